@@ -1,0 +1,1 @@
+"""Networks that really exist while they are needed. Knows nothing of traces or of replaying."""

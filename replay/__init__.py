@@ -1,0 +1,1 @@
+"""Runs a trace on a network and says how long a step took, and why."""

@@ -1,0 +1,1 @@
+"""What a training job did: values, files, formats, checks. Knows nothing of networks or of replaying."""
