@@ -1,0 +1,85 @@
+"""Opening what a user names as recordings: files, gzip, tar archives, folders of them."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import tarfile
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from traces.errors import TraceError
+
+# The largest public trace of one rank is 24 MB (notes/trace_formats.md 7); a bomb is far beyond this.
+MAX_FILE_BYTES = 4 << 30
+_GZIP = b"\x1f\x8b"
+_READABLE = (".json", ".json.gz", ".tar.gz", ".tgz", ".tar")
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """One recording, unpacked. `name` has no folder in it; `sha256` is of the unpacked bytes."""
+
+    name: str
+    data: bytes
+    sha256: str
+
+
+def open_all(paths: Sequence[Path]) -> Iterator[Opened]:
+    """Every recording in `paths`, one at a time, in name order within a folder or archive. Raises TraceError, OSError."""
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(p for p in path.iterdir() if p.name.endswith(_READABLE) and not p.name.startswith("."))
+            if not inside:
+                raise TraceError("no recordings in this folder", file=path, mend=f"they end in {', '.join(_READABLE)}")
+            yield from open_all(inside)
+        else:
+            yield from _open(path)
+
+
+def _open(path: Path) -> Iterator[Opened]:
+    data = path.read_bytes()
+    if not data:
+        raise TraceError("the file is empty", file=path)
+    if path.name.endswith((".tar.gz", ".tgz", ".tar")):
+        yield from _members(path, data)
+        return
+    data = _unzip(data, path) if data.startswith(_GZIP) else data
+    if not data.strip():
+        raise TraceError("the file holds nothing", file=path)
+    yield _opened(path.name.removesuffix(".gz"), data)
+
+
+def _opened(name: str, data: bytes) -> Opened:
+    return Opened(name, data, hashlib.sha256(data).hexdigest())
+
+
+def _unzip(data: bytes, path: Path) -> bytes:
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
+            plain = stream.read(MAX_FILE_BYTES + 1)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise TraceError(f"the gzip is damaged or cut: {error}", file=path, mend="copy the file again") from error
+    if len(plain) > MAX_FILE_BYTES:
+        raise TraceError(f"unpacks to more than {MAX_FILE_BYTES} bytes", file=path)
+    return plain
+
+
+def _members(path: Path, data: bytes) -> Iterator[Opened]:
+    plain = _unzip(data, path) if data.startswith(_GZIP) else data
+    try:
+        with tarfile.open(fileobj=io.BytesIO(plain)) as archive:
+            files = [m for m in archive.getmembers() if m.isfile() and not Path(m.name).name.startswith(".")]
+            for member in sorted(files, key=lambda m: m.name):
+                inner = archive.extractfile(member)
+                assert inner is not None
+                content = inner.read()
+                content = _unzip(content, path) if content.startswith(_GZIP) else content
+                if not content.strip():
+                    raise TraceError("the file is empty", file=path, place=member.name)
+                yield _opened(Path(member.name).name.removesuffix(".gz"), content)
+    except tarfile.TarError as error:
+        raise TraceError(f"the tar archive is damaged or cut: {error}", file=path) from error

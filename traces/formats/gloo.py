@@ -1,0 +1,161 @@
+"""When a rank on gloo started and waited for its operations, from a Kineto trace of its host threads.
+
+gloo runs an operation on a worker thread of its process group and annotates it `gloo:NAME` from enqueue to finish. The
+recording does not say where the rank waited, so that is worked out (facts: notes/trace_formats.md 6.1 "Gloo"):
+
+- A call made with async_op=False waits right behind itself.
+- An all_reduce made while a gradient is accumulated is a DDP bucket. The reducer waits for all its buckets when backward is
+  over (torch/csrc/distributed/c10d/reducer.cpp, finalize_backward), not before, however early they end.
+- Any other call is waited for at the first moment that fits the recording: the rank was idle from then until the operation had
+  ended. Had it waited earlier it could not have worked; whether it could have worked longer is not recorded.
+
+Time between is compute; time from a wait to the operation's end is waiting and is left out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+
+from traces.formats.calls import UNKNOWN, Call
+from traces.formats.recording import TimedCall, Timeline
+from traces.formats.spans import Span, Spans
+from traces.program import CollectiveKind, Finding
+
+_BACKWARD = "autograd::engine::evaluate_function"
+_ACCUMULATE = f"{_BACKWARD}: torch::autograd::AccumulateGrad"
+
+
+def timeline(spans: Spans, calls: tuple[Call, ...]) -> Timeline:
+    """Place `calls` (one for one with `spans.calls`) in time."""
+    workers = _worker_threads(spans)
+    activity = _Activity.of([span for span in spans.operators if span.thread not in workers])
+    findings = []
+    named, finding = _name_groups(spans, calls)
+    if finding:
+        findings.append(finding)
+    placed = []
+    assumed = 0
+    for at, mine, call in zip(spans.calls, spans.workers, named, strict=True):
+        end = max((worker.end for worker in mine), default=UNKNOWN)
+        bucket_wait = activity.backward_end(at) if call.kind is CollectiveKind.ALL_REDUCE else None
+        if call.is_async is False:
+            wait = at.end
+        elif bucket_wait is not None:
+            wait = max(bucket_wait, activity.idle_since(end))
+        else:
+            wait = max(at.end, activity.idle_since(end))
+            assumed += 1
+        placed.append(TimedCall(call, at.start, end, wait))
+    if assumed:
+        text = f"{assumed} asynchronous calls: their waits are not recorded and were put where the rank first could have waited"
+        findings.append(Finding("assumed-wait", text, "info"))
+    unfinished = sum(1 for item in placed if item.end_ns == UNKNOWN)
+    if unfinished:
+        findings.append(
+            Finding("end-lost", f"{unfinished} operations have no recorded end; no waiting was taken out", "warning")
+        )
+    start = spans.steps[0][1].start if spans.steps else min((span.start for span in spans.operators), default=0)
+    return Timeline(start, _marks(spans), tuple(placed), tuple(findings))
+
+
+def _marks(spans: Spans) -> tuple[tuple[int, int], ...]:
+    if spans.steps:
+        return tuple((step, span.end) for step, span in spans.steps)
+    ends = [span.end for span in spans.operators] + [span.end for mine in spans.workers for span in mine]
+    return ((0, max(ends)),) if ends else ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Activity:
+    """When the rank's own threads were at work: intervals sorted and disjoint, and the backward pass's share of them."""
+
+    starts: list[int]
+    ends: list[int]
+    accumulating: list[Span]
+    outside_backward: list[int]
+
+    @classmethod
+    def of(cls, operators: list[Span]) -> _Activity:
+        """Work is ATen operators and whatever has nothing inside; other operators merely enclose (and may hide waiting)."""
+        work: list[tuple[int, int]] = []
+        for thread in {span.thread for span in operators}:
+            own = [span for span in operators if span.thread == thread]
+            for span, following in zip_longest(own, own[1:]):
+                is_leaf = following is None or following.start >= span.end
+                if is_leaf or span.name.startswith(("aten::", "c10d::")):
+                    work.append((span.start, span.end))
+        merged = _merge(work)
+        passes = _merge([(span.start, span.end) for span in operators if span.name.startswith(_BACKWARD)])
+        outside = [start for start, _ in merged if not _within(passes, start)]
+        return cls(
+            starts=[start for start, _ in merged],
+            ends=[end for _, end in merged],
+            accumulating=[span for span in operators if span.name.startswith(_ACCUMULATE)],
+            outside_backward=outside,
+        )
+
+    def idle_since(self, moment: int) -> int:
+        """The start of the idle time that holds `moment`; the end of the work that holds it, if the rank was at work."""
+        at = bisect_right(self.starts, moment) - 1
+        return self.ends[at] if at >= 0 else moment
+
+    def backward_end(self, call: Span) -> int | None:
+        """For a call made under AccumulateGrad: when the rank first did something that is not backward; else None."""
+        if not any(span.thread == call.thread and span.start <= call.start < span.end for span in self.accumulating):
+            return None
+        at = bisect_right(self.outside_backward, call.end)
+        return self.idle_since(self.outside_backward[at] - 1) if at < len(self.outside_backward) else None
+
+
+def _merge(intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(intervals):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _within(intervals: list[tuple[int, int]], moment: int) -> bool:
+    at = bisect_right(intervals, (moment, 1 << 63)) - 1
+    return at >= 0 and moment < intervals[at][1]
+
+
+def _worker_threads(spans: Spans) -> set[int | str]:
+    """gloo's own threads; send and recv are annotated on the thread that called them."""
+    return {worker.thread for mine in spans.workers for worker in mine} - {span.thread for span in spans.calls}
+
+
+def _name_groups(spans: Spans, calls: tuple[Call, ...]) -> tuple[list[Call], Finding | None]:
+    """Say which process group each call belongs to, which gloo recordings leave out.
+
+    Each group has its own worker threads, two of them, started when it is made (ProcessGroupGloo.cpp), so thread numbers in
+    ascending pairs are the groups in the order they were made.
+    """
+    if not spans.groups or all(call.group for call in calls):
+        return list(calls), None
+    threads = sorted(_worker_threads(spans), key=int)
+    default = spans.groups[0]
+    if len(threads) == 2 * len(spans.groups):
+        of_thread = {thread: spans.groups[index // 2] for index, thread in enumerate(threads)}
+        text = "process groups were told apart by their worker threads; gloo recordings do not name them"
+        finding = Finding("assumed-group", text, "info") if len(spans.groups) > 1 else None
+    elif len(spans.groups) == 1 or len(threads) <= 2:
+        of_thread = {}
+        text = f"calls were taken to be of group {default!r}: gloo recordings do not name it, and one pair of workers was busy"
+        finding = Finding("assumed-group", text, "info") if len(spans.groups) > 1 else None
+    else:
+        of_thread = {}
+        text = (
+            f"{len(threads)} worker threads serve {len(spans.groups)} process groups: which call is whose can't be told"
+        )
+        finding = Finding("group-unknown", text, "error", replayable=False)
+    named = []
+    for call, mine in zip(calls, spans.workers, strict=True):
+        served = Counter(of_thread[w.thread] for w in mine if w.thread in of_thread)
+        named.append(call if call.group else replace(call, group=max(served, default=default)))
+    return named, finding

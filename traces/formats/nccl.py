@@ -1,0 +1,136 @@
+"""When a rank on NCCL started and waited for its operations, from a Kineto trace of its threads and its GPU.
+
+The rank's program follows the GPU's compute streams, by CUDA's own rules (facts: notes/trace_formats.md 6.1):
+
+- An operation's kernel may run once the host has launched it and the compute launched before it is done (ProcessGroupNCCL
+  makes its stream wait for the current one). That moment is the start, not the kernel's own: a kernel may queue behind its lane.
+- A recorded wait holds back the compute launched after it (cudaStreamWaitEvent). The rank waits from the end of the compute
+  launched before it, or from when the host had launched what comes next, whichever is later, to the operation's end. A host that
+  stood in a synchronising call then was waiting for the same, so its launch is taken as of that call's start.
+- An operation without a recorded wait that was launched synchronously, or onto a compute stream, waits at once.
+- A step ends when the host has ended it and the compute launched by then is done.
+
+A kernel also waits for the slowest peer; since waiting runs to the kernel's end, none of that is counted as compute.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from itertools import accumulate
+
+from traces.formats.calls import UNKNOWN, Call
+from traces.formats.recording import TimedCall, Timeline
+from traces.formats.spans import Device, Span, Spans
+from traces.program import Finding
+
+
+def timeline(spans: Spans, calls: tuple[Call, ...]) -> Timeline:
+    """Place `calls` (one for one with `spans.calls`) in time."""
+    findings = []
+    compute = _Compute.of(spans)
+    kernels = _kernels_of(spans)
+    issued: list[TimedCall] = []
+    by_seq: dict[tuple[str, int], int] = {}
+    latest = UNKNOWN
+    dangling = lost = 0
+    for at, call, kernel in zip(spans.calls, calls, kernels, strict=True):
+        if call.kind == "wait":
+            target = _waited_for(call, by_seq, latest)
+            if target is None:
+                dangling += 1
+            elif issued[target].wait_ns is None:
+                issued[target] = _with_wait(issued[target], compute.stops(at.start, issued[target].end_ns))
+            continue
+        issue = max(at.start, compute.done_before(at.start))
+        lost += kernel is None
+        end = kernel.span.end if kernel else UNKNOWN
+        at_once = call.is_async is False or (kernel is not None and kernel.stream in compute.streams)
+        issued.append(TimedCall(call, issue, end, issue if at_once else None))
+        latest = len(issued) - 1
+        by_seq[call.group, call.seq] = by_seq["", call.seq] = latest
+    if lost:
+        findings.append(
+            Finding("kernel-lost", f"{lost} operations have no kernel in the recording; their ends are not known")
+        )
+    if dangling:
+        findings.append(
+            Finding("dangling-wait", f"{dangling} waits are for operations from before the recording; left out")
+        )
+    start = spans.steps[0][1].start if spans.steps else min(span.start for span in spans.operators)
+    if spans.steps:
+        marks = tuple((step, max(span.end, compute.done_before(span.end))) for step, span in spans.steps)
+    else:
+        marks = ((0, max(max(compute.ends, default=start), *(kernel.span.end for kernel in spans.kernels))),)
+    return Timeline(start, marks, tuple(issued), tuple(findings))
+
+
+def _waited_for(call: Call, by_seq: dict[tuple[str, int], int], latest: int) -> int | None:
+    """The operation a wait names by number. Files that don't number them are read as waiting for the latest one."""
+    if call.seq != UNKNOWN:
+        return by_seq.get((call.group, call.seq))
+    return latest if latest != UNKNOWN else None
+
+
+def _with_wait(item: TimedCall, moment: int) -> TimedCall:
+    return TimedCall(item.call, item.issue_ns, item.end_ns, max(moment, item.issue_ns))
+
+
+def _kernels_of(spans: Spans) -> list[Device | None]:
+    """Each call's kernel: the one launched by the thread that made the call, while it made it."""
+    launched: dict[int | str, list[tuple[int, Device]]] = {}
+    for kernel in spans.kernels:
+        launch = spans.launches.get(kernel.correlation)
+        if kernel.is_comm and launch is not None:
+            launched.setdefault(launch.thread, []).append((launch.start, kernel))
+    for mine in launched.values():
+        mine.sort(key=lambda pair: pair[0])
+    found: list[Device | None] = []
+    for call in spans.calls:
+        mine = launched.get(call.thread, [])
+        at = bisect_left(mine, call.start, key=lambda pair: pair[0])
+        found.append(mine[at][1] if at < len(mine) and mine[at][0] <= call.end else None)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Compute:
+    """Kernels and copies that are not communication, by launch: `launches[i]` is when the host launched the i-th, `ends[i]`
+    when all up to it were done. `syncs` are the host calls that wait for the GPU."""
+
+    launches: list[int]
+    ends: list[int]
+    streams: frozenset[int]
+    syncs: list[Span]
+
+    @classmethod
+    def of(cls, spans: Spans) -> _Compute:
+        work = sorted(
+            (launch.start, kernel.span.end)
+            for kernel in spans.kernels
+            if not kernel.is_comm and (launch := spans.launches.get(kernel.correlation)) is not None
+        )
+        return cls(
+            launches=[launch for launch, _ in work],
+            ends=list(accumulate((end for _, end in work), max)),
+            streams=frozenset(kernel.stream for kernel in spans.kernels if not kernel.is_comm),
+            syncs=sorted(
+                (launch for launch in spans.launches.values() if "Synchronize" in launch.name),
+                key=lambda span: span.start,
+            ),
+        )
+
+    def done_before(self, moment: int) -> int:
+        """When the compute that the host had launched by `moment` was done; `moment` itself if nothing was left to do."""
+        at = bisect_left(self.launches, moment) - 1
+        return max(moment, self.ends[at]) if at >= 0 else moment
+
+    def stops(self, wait: int, end: int) -> int:
+        """When the GPU stops for an operation that ends at `end`, if the host made the wait at `wait`."""
+        before = self.done_before(wait)
+        at = bisect_right(self.launches, wait)
+        following = self.launches[at] if at < len(self.launches) else before
+        for sync in self.syncs:
+            if sync.start <= end < sync.end and sync.start >= wait:
+                following = min(following, sync.start)
+        return max(before, following)

@@ -1,0 +1,194 @@
+"""PyTorch execution traces (ExecutionTraceObserver), schemas 1.0.1 to 1.1.1: what was communicated, without times.
+
+Layout: notes/trace_formats.md section 6.2; torch/csrc/profiler/standalone/execution_trace_observer.cpp.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from traces.errors import TraceError
+from traces.formats.calls import COMMS_NAMES, UNKNOWN, Argument, Call, c10d_call, dtype_of
+from traces.formats.recording import GroupInfo, Recording
+from traces.program import CollectiveKind
+
+NAME = "pytorch-et"
+
+_GROUPS_NODE = "## process_group:init ##"
+
+
+class _Values(msgspec.Struct, frozen=True):
+    values: list[Any] = []
+    types: list[str] = []
+
+
+class _Attribute(msgspec.Struct, frozen=True):
+    name: str
+    value: Any = None
+
+
+class _Node(msgspec.Struct, frozen=True):
+    """`inputs` is a plain list in schema 1.0.1 (with `input_types` beside it), an object later."""
+
+    name: str
+    id: int
+    rf_id: int = UNKNOWN
+    inputs: msgspec.Raw = msgspec.Raw(b"[]")
+    input_types: list[str] = []
+    attrs: list[_Attribute] = []
+
+
+class _File(msgspec.Struct, frozen=True):
+    schema: str
+    nodes: list[_Node]
+    pid: int = UNKNOWN
+
+
+class _GroupConfig(msgspec.Struct, frozen=True):
+    pg_name: str
+    pg_desc: str = ""
+    ranks: list[int] = []
+    group_size: int = 0
+
+
+def sniff(head: bytes) -> bool:
+    """Whether a file that starts with `head` (the first few KB) is an execution trace."""
+    return b'"schema"' in head and b'"traceEvents"' not in head and b'"schemaVersion"' not in head
+
+
+def read(data: bytes, file: str) -> Recording:
+    """Decode one rank's execution trace. Raises TraceError naming `file` and the byte or field that is wrong."""
+    try:
+        decoded = msgspec.json.decode(data, type=_File)
+    except msgspec.DecodeError as error:
+        raise TraceError(f"not an execution trace: {error}", file=file) from error
+    comms = [node for node in decoded.nodes if node.name == "record_param_comms"]
+    c10d = [node for node in decoded.nodes if node.name.startswith("c10d::")]
+    # Over NCCL both appear, one inside the other; over gloo only c10d does.
+    calls = [call for node in comms or c10d if (call := _call(node, file)) is not None]
+    calls.sort(key=lambda call: call.event)
+    return Recording(
+        file=file,
+        format=NAME,
+        pid=decoded.pid,
+        groups=_groups(decoded.nodes, file),
+        calls=tuple(calls),
+    )
+
+
+def _call(node: _Node, file: str) -> Call | None:
+    values, types = _inputs(node, file)
+    attributes = {attribute.name: attribute.value for attribute in node.attrs}
+    event = node.rf_id if node.rf_id != UNKNOWN else int(attributes.get("rf_id", UNKNOWN))
+    if node.name == "record_param_comms":
+        return _comms_call(values, types, attributes, event, place=f"node {node.id}", file=file)
+    return c10d_call(node.name, [_argument(v, t) for v, t in zip(values, types, strict=True)], event=event)
+
+
+def _inputs(node: _Node, file: str) -> tuple[list[Any], list[str]]:
+    try:
+        if bytes(node.inputs).lstrip().startswith(b"["):
+            values, types = msgspec.json.decode(node.inputs, type=list[Any]), node.input_types
+        else:
+            inner = msgspec.json.decode(node.inputs, type=_Values)
+            values, types = inner.values, inner.types
+    except msgspec.DecodeError as error:
+        raise TraceError(f"inputs can't be read: {error}", file=file, place=f"node {node.id}") from error
+    if len(values) != len(types):
+        raise TraceError(f"{len(values)} inputs but {len(types)} types", file=file, place=f"node {node.id}")
+    return values, types
+
+
+def _argument(value: Any, type_name: str) -> Argument:
+    if "Tensor" in type_name:
+        return Argument(numels=tuple(_numels(value)), dtype=dtype_of(type_name))
+    return Argument(value=value)
+
+
+def _numels(value: Any) -> list[int]:
+    """Element counts of all tensors in a value; a tensor is [tensor id, storage id, offset, elements, item size, device]."""
+    if not isinstance(value, list):
+        return []
+    if len(value) == 6 and isinstance(value[5], str):
+        return [int(value[3])]
+    return [count for part in value for count in _numels(part)]
+
+
+def _comms_call(
+    values: list[Any], types: list[str], attributes: dict[str, Any], event: int, *, place: str, file: str
+) -> Call | None:
+    """record_param_comms: [tensors,] seq, group, rank, *name*, in split, out split, [start, stride,] [group size]."""
+    at = next((index for index, type_name in enumerate(types) if type_name == "String"), None)
+    if at is None or at < 3:
+        raise TraceError("record_param_comms without a collective's name", file=file, place=place)
+    name = str(attributes.get("collective_name") or values[at])
+    kind = COMMS_NAMES.get(name)
+    if kind is None:
+        return None
+    group = values[at - 2]
+    seq = values[at - 3]
+    sizes = types[at + 3 :].count("Int")
+    group_size = int(values[-1]) if sizes else UNKNOWN
+    tensors = _argument(values[0], types[0]) if at > 3 else Argument()
+    # `rank` is the root or the peer where the operation has one (ProcessGroupNCCL.cpp).
+    other = int(values[at - 1])
+    is_async = attributes.get("is_asynchronized_op")
+    return Call(
+        kind=kind,
+        name=name,
+        count=_count(kind, sum(tensors.numels), bool(tensors.numels), attributes, group_size),
+        dtype=tensors.dtype or dtype_of(str(attributes.get("dtype", ""))),
+        group=str(attributes.get("pg_name") or (group[0] if isinstance(group, list) else group)),
+        group_size=group_size,
+        root=other,
+        peer=other,
+        send_splits=_split(values, at + 1),
+        recv_splits=_split(values, at + 2),
+        is_async=bool(is_async) if is_async is not None else None,
+        seq=int(seq[0] if isinstance(seq, list) else seq),
+        event=event,
+    )
+
+
+def _count(kind: object, numel: int, has_tensor: bool, attributes: dict[str, Any], group_size: int) -> int:
+    if kind is CollectiveKind.BARRIER:
+        return 0
+    if kind is CollectiveKind.REDUCE_SCATTER:
+        out = attributes.get("out_msg_nelems")
+        if out is not None:
+            return int(out)
+        return numel // group_size if has_tensor and group_size > 0 else UNKNOWN
+    counted = attributes.get("in_msg_nelems")
+    if counted is not None and kind != "recv":
+        return int(counted)
+    return numel if has_tensor else UNKNOWN
+
+
+def _split(values: list[Any], at: int) -> tuple[int, ...]:
+    part = values[at] if at < len(values) else None
+    return tuple(int(size) for size in part) if isinstance(part, list) else ()
+
+
+def _groups(nodes: list[_Node], file: str) -> tuple[GroupInfo, ...]:
+    """Process groups from the node that lists them; `ranks` of () there means every rank."""
+    for node in nodes:
+        if node.name != _GROUPS_NODE:
+            continue
+        values, _ = _inputs(node, file)
+        try:
+            listed = msgspec.json.decode(str(values[0]), type=list[_GroupConfig])
+        except (msgspec.DecodeError, IndexError):
+            # The node's string is cut where it is long; the groups then come from elsewhere.
+            return ()
+        return tuple(GroupInfo(g.pg_name, g.pg_desc, tuple(g.ranks) or tuple(range(g.group_size))) for g in listed)
+    return ()
+
+
+def rank_in_name(file: str) -> int | None:
+    """The rank a file's name gives: the number behind "rank", else the last number before the extension."""
+    stem = re.sub(r"(\.pt)?(\.trace)?\.json(\.gz)?$", "", file)
+    found = re.search(r"rank[-_. ]?(\d+)", stem) or re.search(r"(\d+)\D*$", stem)
+    return int(found.group(1)) if found else None

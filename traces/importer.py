@@ -1,0 +1,194 @@
+"""Recordings of one job, in whatever formats and files, to one Trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from traces import clocks, formats
+from traces.errors import TraceError
+from traces.files import open_all
+from traces.formats.calls import UNKNOWN, Call
+from traces.formats.pytorch_et import rank_in_name
+from traces.formats.recording import Recording
+from traces.program import Finding, Group, Program, Source, StepMark, Trace
+from traces.timeline import program, untimed
+
+
+_WORLD = ""  # the name of calls whose recording leaves the group out: they are of all ranks
+
+
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """All there is of one rank: what was called, and the recording that has times, if any does."""
+
+    rank: int
+    calls: tuple[Call, ...]
+    timed: Recording | None
+    recordings: tuple[Recording, ...]
+
+
+def import_files(
+    paths: Sequence[Path], *, format_name: str | None = None, provenance: Mapping[str, str] | None = None
+) -> Trace:
+    """Read the files, folders and archives in `paths`, which together are one job.
+
+    Files of one rank are joined: times from Kineto, what Kineto leaves out from the execution trace. A rank that is missing is
+    not an error here: `traces.checks` says so. Raises TraceError naming the file and place of what can't be read.
+    """
+    recordings, sources = [], []
+    for opened in open_all(paths):
+        recording = formats.read(opened.data, opened.name, format_name)
+        recordings.append(recording)
+        sources.append(Source(opened.name, opened.sha256, recording.format))
+    ranks_of = _ranks_of(recordings)
+    ranks = _join(recordings, ranks_of)
+    world_size = max([*(r.world_size for r in recordings), *_group_sizes(recordings), max(ranks) + 1])
+    groups = _groups(recordings, world_size)
+    findings: list[Finding] = []
+    programs: dict[int, Program] = {}
+    for rank, joined in ranks.items():
+        calls, said = _renamed(joined.calls, groups, world_size, joined.recordings[0].file)
+        findings += [replace(finding, rank=rank) for finding in said]
+        source = recordings.index(joined.timed or joined.recordings[0])
+        if joined.timed is not None and joined.timed.timeline is not None:
+            programs[rank], said = program(joined.timed.timeline(calls), rank, groups, source=source)
+        else:
+            programs[rank] = untimed(calls, rank, groups, source=source)
+            said = (Finding("no-timestamps", "the recording has no times: there is no compute between operations"),)
+        findings += [replace(finding, rank=rank) for finding in said]
+    hosts = {rank: joined.timed.host for rank, joined in ranks.items() if joined.timed and joined.timed.host}
+    programs = _on_one_clock(programs, hosts)
+    return Trace(
+        world_size=world_size,
+        groups=tuple(sorted(set(groups.values()), key=lambda group: group.id)),
+        programs=programs,
+        step_count=min(sum(isinstance(op, StepMark) for op in p.ops) for p in programs.values()),
+        sources=tuple(replace(source, rank=rank) for source, rank in zip(sources, ranks_of, strict=True)),
+        findings=tuple(findings),
+        hosts=hosts,
+        clock_residual_ns=clocks.residuals(programs),
+        provenance=dict(provenance or {}),
+    )
+
+
+def _ranks_of(recordings: Sequence[Recording]) -> list[int]:
+    """Each recording's rank: as it says itself, by the process it was made in, or as its file's name says."""
+    by_pid: dict[int, list[int]] = {}
+    for recording in recordings:
+        if recording.rank != UNKNOWN:
+            by_pid.setdefault(recording.pid, []).append(recording.rank)
+    found = []
+    for recording in recordings:
+        same_process = by_pid.get(recording.pid, [])
+        named = rank_in_name(recording.file)
+        if recording.rank != UNKNOWN:
+            found.append(recording.rank)
+        elif recording.pid != UNKNOWN and len(same_process) == 1:
+            found.append(same_process[0])
+        elif named is not None:
+            found.append(named)
+        elif len(recordings) == 1:
+            found.append(0)
+        else:
+            raise TraceError("which rank this is can't be told", file=recording.file, mend="name it rank-N.json")
+    return found
+
+
+def _join(recordings: Sequence[Recording], ranks_of: Sequence[int]) -> dict[int, _Rank]:
+    by_rank: dict[int, list[Recording]] = {}
+    for recording, rank in zip(recordings, ranks_of, strict=True):
+        others = by_rank.setdefault(rank, [])
+        for other in others:
+            if other.format == recording.format:
+                raise TraceError(f"rank {rank} is given twice, also by {other.file}", file=recording.file)
+        others.append(recording)
+    joined = {}
+    for rank, mine in sorted(by_rank.items()):
+        timed = next((recording for recording in mine if recording.timeline is not None), None)
+        described = next((recording for recording in mine if recording.timeline is None), None)
+        if timed is None or described is None:
+            calls = mine[0].calls
+        else:
+            calls = _described(timed, described)
+        joined[rank] = _Rank(rank, calls, timed, tuple(mine))
+    return joined
+
+
+def _described(timed: Recording, described: Recording) -> tuple[Call, ...]:
+    """The timed recording's calls with what the other one says of them: by event id, or in order where ids don't meet.
+
+    Kineto files of 2023 have no "Record function id"; both observers then see the same calls in the same order
+    (notes/trace_formats.md 6.2).
+    """
+    by_event = {call.event: call for call in described.calls}
+    if all(call.event in by_event for call in timed.calls):
+        return tuple(_fuller(call, by_event[call.event]) for call in timed.calls)
+    if len(timed.calls) != len(described.calls):
+        raise TraceError(
+            f"{len(timed.calls)} communication calls here but {len(described.calls)} in {described.file}, and no ids to join by",
+            file=timed.file,
+        )
+    for index, (ours, theirs) in enumerate(zip(timed.calls, described.calls, strict=True)):
+        if (ours.kind == "wait") != (theirs.kind == "wait"):
+            raise TraceError(f"is not the same call as in {described.file}", file=timed.file, place=f"call {index}")
+    return tuple(_fuller(ours, theirs) for ours, theirs in zip(timed.calls, described.calls, strict=True))
+
+
+def _fuller(timed: Call, described: Call) -> Call:
+    """The description, with the flags and the group that only the timed file may have."""
+    return replace(
+        described,
+        group=timed.group or described.group,
+        is_async=described.is_async if timed.is_async is None else timed.is_async,
+    )
+
+
+def _group_sizes(recordings: Sequence[Recording]) -> list[int]:
+    called = [call.group_size for recording in recordings for call in recording.calls]
+    return called + [max(group.ranks, default=-1) + 1 for recording in recordings for group in recording.groups]
+
+
+def _groups(recordings: Sequence[Recording], world_size: int) -> dict[str, Group]:
+    """The job's groups by recorded name, each a lane of its own; the world also under _WORLD."""
+    listed: dict[str, Group] = {}
+    for recording in recordings:
+        for info in recording.groups:
+            known = listed.get(info.name)
+            if known is None:
+                listed[info.name] = Group(len(listed), info.name, info.ranks, len(listed), info.description)
+            elif known.ranks != info.ranks:
+                raise TraceError(
+                    f"process group {info.name!r} has ranks {info.ranks} here, {known.ranks} elsewhere",
+                    file=recording.file,
+                )
+    everyone = tuple(range(world_size))
+    world = next((group for group in listed.values() if group.ranks == everyone), None)
+    listed[_WORLD] = world or Group(len(listed), "0", everyone, len(listed), "default_pg")
+    return listed
+
+
+def _renamed(
+    calls: tuple[Call, ...], groups: Mapping[str, Group], world_size: int, file: str
+) -> tuple[tuple[Call, ...], tuple[Finding, ...]]:
+    """Calls with names of known groups. Execution traces before 1.0.3 name a group by a pointer, which tells others nothing."""
+    unknown = {c.group: c.group_size for c in calls if c.kind != "wait" and c.group and c.group not in groups}
+    names: dict[str, str] = {}
+    for name, size in unknown.items():
+        if size == world_size or (size == UNKNOWN and len(unknown) == 1):
+            names[name] = _WORLD
+        elif size != 1:
+            text = f"no file says which ranks are in process group {name!r}"
+            raise TraceError(text, file=file, mend="record with torch 2.2 or newer")
+    text = "process groups that are named by a pointer were taken to be the one of all ranks"
+    return (
+        tuple(replace(call, group=names.get(call.group, call.group)) for call in calls),
+        (Finding("assumed-group", text, "info"),) if names else (),
+    )
+
+
+def _on_one_clock(programs: Mapping[int, Program], hosts: Mapping[int, str]) -> dict[int, Program]:
+    moved = {rank: clocks.shifted(programs[rank], by) for rank, by in clocks.offsets(programs, hosts).items()}
+    times = [op.origin.start_ns for p in moved.values() for op in p.ops if op.origin.start_ns >= 0]
+    return {rank: clocks.shifted(p, -min(times, default=0)) for rank, p in moved.items()}
