@@ -1,0 +1,203 @@
+"""Links: two directions, each with its own rate, delay, queue and faults; how a file says them, and how they are
+written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Literal, TypeVar
+
+from emulator.errors import NetworkError
+from emulator.impairments import Event, FourState, GilbertElliott, Loss
+from emulator.marked import Node
+from emulator.units import Duration, Probability, Rate, Size
+
+Distribution = Literal["uniform", "normal", "pareto", "paretonormal"]
+DISTRIBUTIONS: tuple[Distribution, ...] = ("uniform", "normal", "pareto", "paretonormal")
+ETHERNET_OVERHEAD = 24  # IEEE 802.3: preamble and start 8, frame check sequence 4, gap between packets 12
+UNLIMITED = "unlimited"
+NONE = "none"
+Settings = Mapping[str, Node]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """What a port holds at most, the packet being sent included; what comes on top is dropped."""
+
+    limit: int
+    unit: Literal["bytes", "packets"]
+
+    @classmethod
+    def parse(cls, text: str) -> Queue:
+        """Read "512 KiB" or "100 packets"."""
+        number, _, word = text.strip().partition(" ")
+        if word.strip() in ("packets", "packet"):
+            if not number.isascii() or not number.isdigit() or not 1 <= int(number) < 2**31:
+                raise NetworkError(f"'{text}' is not a queue limit: expected 1 to {2**31 - 1} packets")
+            return cls(int(number), "packets")
+        return cls(Size.parse(text), "bytes")
+
+    def __str__(self) -> str:
+        return f"{self.limit} packets" if self.unit == "packets" else str(Size(self.limit))
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """One direction of a link, as a packet meets it: the queue, the wire at `rate`, then `delay` and what can go wrong.
+
+    `rate` counts every byte on the wire: the packet, its 14-byte Ethernet header and `overhead` bytes more. `delay` is
+    one-way. `jitter` spreads it by `distribution` (uniform: half its width; otherwise: standard deviation) and keeps
+    packets in order: only `reorder` reorders, by letting a packet skip the delay. `queue` None is unlimited, `rate`
+    None too.
+    """
+
+    rate: Rate | None
+    delay: Duration
+    jitter: Duration
+    jitter_correlation: Probability
+    distribution: Distribution
+    loss: Loss | None
+    reorder: Event | None
+    duplicate: Event | None
+    corrupt: Event | None
+    queue: Queue | None
+    overhead: int
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A full-duplex link between nodes `a` and `b`; `mtu` is the IP packet's size in bytes."""
+
+    name: str
+    a: str
+    b: str
+    mtu: int
+    a_to_b: Direction
+    b_to_a: Direction
+
+
+DIRECTION_KEYS = tuple(field.name for field in fields(Direction))
+LINK_KEYS = (*DIRECTION_KEYS, "mtu", "up", "down")
+MODELS: Mapping[str, type[GilbertElliott] | type[FourState]] = {
+    "gilbert_elliott": GilbertElliott,
+    "four_state": FourState,
+}
+
+
+def read_link(name: str, ends: tuple[str, str], layers: Sequence[Settings], place: Node) -> Link:
+    """The link that `layers` of settings make: later ones win; in each, `up` (a to b) or `down` over what both share.
+
+    `place` is where an error about the link as a whole points. Raises NetworkError.
+    """
+    mtu = [layer["mtu"] for layer in layers if "mtu" in layer]
+    directions = []
+    for way in ("up", "down"):
+        merged: dict[str, Node] = {}
+        for layer in layers:
+            merged.update({key: node for key, node in layer.items() if key in DIRECTION_KEYS})
+            merged.update(layer[way].mapping(DIRECTION_KEYS) if way in layer else {})
+        if "rate" not in merged:
+            raise place.error(f"link '{name}' has no rate: set link.rate, or a profile ('{UNLIMITED}' is a rate too)")
+        directions.append(_direction(merged))
+    return Link(name, *ends, mtu[-1].integer(68, 65535) if mtu else 1500, *directions)
+
+
+def _direction(settings: Settings) -> Direction:
+    delay = settings["delay"].parse(Duration.parse) if "delay" in settings else Duration(0)
+    jitter = settings["jitter"].parse(Duration.parse) if "jitter" in settings else Duration(0)
+    if jitter > delay:
+        raise settings["jitter"].error(f"jitter {jitter} is more than the delay {delay}: packets can't arrive early")
+    if jitter >= 2**31:
+        raise settings["jitter"].error(f"jitter {jitter} is more than the kernel takes, {Duration(2**31 - 1)}")
+    reorder = _event(settings.get("reorder"))
+    if reorder and not delay:
+        raise settings["reorder"].error("a packet is reordered by skipping the delay, and there is none")
+    rate, queue = _rate(settings["rate"]), _queue(settings.get("queue"))
+    if queue and rate is None:
+        raise settings["queue"].error(f"a queue fills behind a rate, and the rate is '{UNLIMITED}'")
+    correlation = settings.get("jitter_correlation")
+    return Direction(
+        rate=rate,
+        delay=delay,
+        jitter=jitter,
+        jitter_correlation=correlation.parse(Probability.parse) if correlation else Probability(0),
+        distribution=settings["distribution"].choice(DISTRIBUTIONS) if "distribution" in settings else "uniform",
+        loss=_loss(settings.get("loss")),
+        reorder=reorder,
+        duplicate=_event(settings.get("duplicate")),
+        corrupt=_event(settings.get("corrupt")),
+        queue=queue,
+        overhead=settings["overhead"].integer(0, 1000) if "overhead" in settings else ETHERNET_OVERHEAD,
+    )
+
+
+def _rate(node: Node) -> Rate | None:
+    if node.value == UNLIMITED:
+        return None
+    rate = node.parse(Rate.parse)
+    if rate == 0 or rate % 8:
+        raise node.error(f"rate {rate} can't be: expected whole bytes a second, more than none, or '{UNLIMITED}'")
+    return rate
+
+
+def _queue(node: Node | None) -> Queue | None:
+    if node is None or node.value == UNLIMITED:
+        return None
+    return node.parse(Queue.parse)
+
+
+def _event(node: Node | None) -> Event | None:
+    """A percentage, or a mapping of `probability` and `correlation`."""
+    if node is None or node.value == NONE:
+        return None
+    event = Event(node.parse(Probability.parse)) if isinstance(node.value, str) else _probabilities(node, Event)
+    return event if event.probability else None
+
+
+def _loss(node: Node | None) -> Loss | None:
+    """An event, or a mapping with the name of a Markov model and its probabilities."""
+    if node is not None and isinstance(node.value, Mapping):
+        for name, model in MODELS.items():
+            if name in node.value:
+                return _probabilities(node.mapping((name,))[name], model)
+        node.mapping(("probability", "correlation", *MODELS))
+    return _event(node)
+
+
+def _probabilities(node: Node, make: type[T]) -> T:
+    """`make` of the mapping's probabilities, whose keys are its fields; those without a default must be there."""
+    names = tuple(field.name for field in fields(make))  # type: ignore[arg-type]
+    values = {name: child.parse(Probability.parse) for name, child in node.mapping(names).items()}
+    try:
+        return make(**values)
+    except TypeError:
+        raise node.error(f"expected {', '.join(names)}") from None
+    except NetworkError as error:
+        raise node.error(str(error)) from None
+
+
+def link_to_plain(link: Link) -> dict[str, object]:
+    """The link as a file says it, every value in full: `read_link` of it gives it back."""
+    return {
+        "ends": [link.a, link.b],
+        "mtu": link.mtu,
+        "up": _direction_to_plain(link.a_to_b),
+        "down": _direction_to_plain(link.b_to_a),
+    }
+
+
+def _direction_to_plain(direction: Direction) -> dict[str, object]:
+    return {name: _to_plain(name, getattr(direction, name)) for name in DIRECTION_KEYS}
+
+
+def _to_plain(name: str, value: object) -> object:
+    if value is None:
+        return UNLIMITED if name in ("rate", "queue") else NONE
+    if isinstance(value, Event) and not value.correlation:
+        return str(value.probability)
+    if isinstance(value, Event | GilbertElliott | FourState):
+        plain: dict[str, object] = {field.name: str(getattr(value, field.name)) for field in fields(value)}
+        models = [model for model, made in MODELS.items() if isinstance(value, made)]
+        return {models[0]: plain} if models else plain
+    return value if name == "overhead" else str(value)

@@ -1,0 +1,243 @@
+"""What a network is: hosts, switches, and links whose two directions each have their own properties.
+
+A file is read as written, merged with its profile and the caller's overrides, and resolved into a `Network`. The
+resolved form is a network file too: `to_dict` writes it, `from_dict` (or `load` of the same as YAML) reads it back to
+an equal value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+from emulator.errors import NetworkError
+from emulator.links import LINK_KEYS, Link, Settings, link_to_plain, read_link
+from emulator.marked import Node, from_plain, read_yaml
+from emulator.topology import Shape, star, unreachable
+from emulator.units import Size
+
+Congestion = Literal["cubic", "reno", "bbr", "dctcp"]
+AUTO = "auto"
+CONGESTION: tuple[Congestion, ...] = ("cubic", "reno", "bbr", "dctcp")
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A machine and the ranks it holds."""
+
+    name: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """Forwards packets between its links."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tcp:
+    """TCP on every host. `buffer` is what a socket may hold each way; None lets the kernel tune it."""
+
+    congestion: Congestion
+    buffer: Size | None
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A resolved network. Ranks 0 to n-1 are each on one host. `source` says where its numbers come from."""
+
+    name: str
+    source: str
+    hosts: tuple[Host, ...]
+    switches: tuple[Switch, ...]
+    links: tuple[Link, ...]
+    tcp: Tcp
+    seed: int
+
+
+_TOP = ("name", "source", "profile", "topology", "hosts", "switches", "link", "links", "tcp", "seed")
+_PROFILE = ("source", "link", "tcp")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+
+
+def profiles() -> Mapping[str, Node]:
+    """The profiles of profiles.yaml, as written, by name."""
+    text = (resources.files("emulator") / "profiles.yaml").read_text(encoding="utf-8")
+    return read_yaml(text, "profiles.yaml").mapping()
+
+
+def load(network: str | Path, *, ranks: int | None = None, overrides: Mapping[str, str] | None = None) -> Network:
+    """The network in a file, or a profile's by name: a star. A file called as a profile is `./NAME`.
+
+    `ranks` is the job's size, where the caller knows it; `overrides` sets dotted keys, as in {"link.rate": "1 gbit"}.
+    Raises NetworkError, with file, line and key, for whatever can't be used.
+    """
+    known = profiles()
+    if str(network) in known:
+        name, tree = str(network), from_plain({"profile": str(network)}, f"profile {network}")
+    else:
+        name, tree = Path(network).stem, read_yaml(_read(Path(network), known), str(network))
+    for path, text in (overrides or {}).items():
+        tree = tree.replaced(path, text, "override")
+    return _resolve(tree, name, known, ranks)
+
+
+def _read(path: Path, known: Mapping[str, Node]) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise NetworkError(f"no such file, nor a profile: those are {', '.join(known)}", file=path) from None
+    except UnicodeDecodeError:
+        raise NetworkError("not a text file in UTF-8", file=path) from None
+
+
+def _resolve(tree: Node, name: str, known: Mapping[str, Node], ranks: int | None) -> Network:
+    top = tree.mapping(_TOP)
+    layers, source = [top], ""
+    if "profile" in top:
+        profile = top["profile"].scalar()
+        if profile not in known:
+            raise top["profile"].error(f"no profile '{profile}': expected one of {', '.join(known)}")
+        layers.insert(0, known[profile].mapping(_PROFILE))
+        source = f"profile {profile}"
+    links = top["links"].mapping() if "links" in top else {}
+    shape, placed = _star(top, ranks) if "topology" in top or "hosts" not in top else _plain(top, links, ranks)
+    pair = unreachable(shape)
+    if pair:
+        raise top.get("hosts", tree).error(f"host '{pair[1]}' is unreachable from '{pair[0]}': no links lead there")
+    for link in links:
+        if link not in shape.links:
+            raise links[link].error(f"no link '{link}': expected one of {', '.join(shape.links)}")
+    shared = [layer["link"].mapping(LINK_KEYS) for layer in layers if "link" in layer]
+    return Network(
+        name=top["name"].scalar() if "name" in top else name,
+        source=top["source"].scalar() if "source" in top else source,
+        hosts=tuple(Host(host, placed[host]) for host in shape.hosts),
+        switches=tuple(Switch(switch) for switch in shape.switches),
+        links=tuple(_link(link, ends, shared, links.get(link), tree) for link, ends in shape.links.items()),
+        tcp=_tcp([layer["tcp"].mapping(("congestion", "buffer")) for layer in layers if "tcp" in layer]),
+        seed=top["seed"].integer(0, 2**64 - 1) if "seed" in top else 1,
+    )
+
+
+def _star(top: Settings, ranks: int | None) -> tuple[Shape, Mapping[str, tuple[int, ...]]]:
+    """The star that the file asks for; as many hosts as the ranks need where it doesn't say, two where nobody does."""
+    for key in ("hosts", "switches"):
+        if key in top:
+            raise top[key].error("a topology makes its own hosts and switches: leave this out, or leave out 'topology'")
+    asked: Settings = {}
+    if "topology" in top:
+        kinds = top["topology"].mapping(("star",))
+        if "star" not in kinds:
+            raise top["topology"].error("expected a topology: star")
+        asked = kinds["star"].mapping(("hosts", "ranks_per_host"))
+    per_host = asked["ranks_per_host"].integer(1, 2**16) if "ranks_per_host" in asked else None
+    if "hosts" in asked:
+        hosts = asked["hosts"].integer(1, 2**16)
+    else:
+        hosts = 2 if ranks is None else -(-ranks // (per_host or 1))
+    world = hosts * (per_host or 1) if ranks is None else ranks
+    if per_host and world > hosts * per_host:
+        raise asked["hosts"].error(f"{hosts} hosts of {per_host} ranks can't hold {world} ranks")
+    shape = star(hosts)
+    return shape, _spread(shape.hosts, world, per_host)
+
+
+def _spread(hosts: tuple[str, ...], world: int, per_host: int | None) -> Mapping[str, tuple[int, ...]]:
+    """Ranks in blocks, in host order: `per_host` to each until they run out, or as evenly as can be."""
+    even, rest = divmod(world, len(hosts))
+    placed, first = {}, 0
+    for index, host in enumerate(hosts):
+        end = min(world, first + (per_host or even + (index < rest)))
+        placed[host] = tuple(range(first, end))
+        first = end
+    return placed
+
+
+def _plain(top: Settings, links: Settings, ranks: int | None) -> tuple[Shape, Mapping[str, tuple[int, ...]]]:
+    """The hosts, switches and links as listed; ranks are spread evenly unless every host lists its own."""
+    asked = top["hosts"]
+    if isinstance(asked.value, tuple):
+        hosts = {_name(node): node for node in asked.items()}
+        listed = {}
+    else:
+        hosts = {_name(node, name): node for name, node in asked.mapping().items()}
+        listed = {name: node.mapping(("ranks",))["ranks"] for name, node in hosts.items() if node.mapping(("ranks",))}
+    if not hosts:
+        raise asked.error("expected at least one host")
+    switches = tuple(_name(node) for node in top["switches"].items()) if "switches" in top else ()
+    nodes = [*hosts, *switches]
+    if len(set(nodes)) < len(nodes) or len(hosts) < len(asked.value):
+        raise asked.error("two hosts or switches have the same name")
+    shape = Shape(tuple(hosts), switches, {_name(node, name): _ends(node, nodes) for name, node in links.items()})
+    if not listed:
+        return shape, _spread(shape.hosts, len(hosts) if ranks is None else ranks, None)
+    placed = {
+        name: tuple(rank.integer(0, 2**20) for rank in listed[name].items()) if name in listed else () for name in hosts
+    }
+    held = sorted(rank for block in placed.values() for rank in block)
+    if held != list(range(len(held) if ranks is None else ranks)):
+        expected = "each rank from 0 on once" if ranks is None else f"each of the {ranks} ranks of the job once"
+        raise asked.error(f"the hosts' ranks are {held}: expected {expected}")
+    return shape, placed
+
+
+def _name(node: Node, name: str | None = None) -> str:
+    text = node.scalar() if name is None else name
+    if not _NAME.fullmatch(text):
+        raise node.error(f"'{text}' is not a name: expected letters, digits, '-' and '_', a letter first")
+    return text
+
+
+def _ends(node: Node, nodes: list[str]) -> tuple[str, str]:
+    settings = node.mapping()
+    if "ends" not in settings:
+        raise node.error("expected 'ends', the two nodes that the link joins")
+    names = [child.scalar() for child in settings["ends"].items()]
+    if len(names) != 2 or names[0] == names[1] or not set(names) <= set(nodes):
+        raise settings["ends"].error(f"expected two different nodes of: {', '.join(nodes)}")
+    return names[0], names[1]
+
+
+def _link(name: str, ends: tuple[str, str], shared: list[Settings], own: Node | None, tree: Node) -> Link:
+    if own is None:
+        return read_link(name, ends, shared, tree)
+    return read_link(name, ends, [*shared, own.mapping((*LINK_KEYS, "ends"))], own)
+
+
+def _tcp(layers: list[Settings]) -> Tcp:
+    settings: dict[str, Node] = {}
+    for layer in layers:
+        settings.update(layer)
+    buffer = settings.get("buffer")
+    return Tcp(
+        congestion=settings["congestion"].choice(CONGESTION) if "congestion" in settings else "cubic",
+        buffer=None if buffer is None or buffer.value == AUTO else buffer.parse(Size.parse),
+    )
+
+
+def to_dict(network: Network) -> dict[str, object]:
+    """The resolved form: a network file as plain data (strings, integers, lists, mappings), every value in full."""
+    return {
+        "name": network.name,
+        "source": network.source,
+        "hosts": {host.name: {"ranks": list(host.ranks)} for host in network.hosts},
+        "switches": [switch.name for switch in network.switches],
+        "links": {link.name: link_to_plain(link) for link in network.links},
+        "tcp": {
+            "congestion": network.tcp.congestion,
+            "buffer": AUTO if network.tcp.buffer is None else str(network.tcp.buffer),
+        },
+        "seed": network.seed,
+    }
+
+
+def from_dict(data: Mapping[str, object], file: str = "resolved network") -> Network:
+    """The network that `to_dict` wrote, from plain data that may have been JSON. Raises NetworkError as `load` does."""
+    return _resolve(from_plain(data, file), "network", {}, None)

@@ -1,0 +1,100 @@
+"""Queueing disciplines as values, to and from the kernel.
+
+A kind is one file with one class: fields, `encode` to the bytes of TCA_OPTIONS, `decode` from them. pyroute2 only
+carries the bytes: its own netem can't set a rate, rounds delays to microseconds and drops keywords it doesn't know in
+silence (0.9.7, pyroute2/netlink/rtnl/tcmsg/sched_netem.py).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+from emulator.errors import BedError, MachineError
+from emulator.qdisc.fifo import ByteFifo, PacketFifo
+from emulator.qdisc.netem import Netem
+from emulator.qdisc.red import Red
+from emulator.qdisc.tbf import Tbf
+
+if TYPE_CHECKING:
+    from pyroute2 import IPRoute
+
+Qdisc = Netem | Tbf | Red | PacketFifo | ByteFifo
+KINDS: Mapping[str, type[Qdisc]] = {made.kind: made for made in (Netem, Tbf, Red, PacketFifo, ByteFifo)}
+ROOT = 0xFFFFFFFF  # TC_H_ROOT
+FIRST = 0x10000  # handle 1:
+
+
+def register() -> None:
+    """Have pyroute2 pass the options of these kinds through as bytes, in the whole process; once more is harmless.
+
+    From then on its own `IPRoute.tc("add", "tbf", rate=...)` sends no options: use `install`.
+    """
+    from pyroute2.netlink import nla_string
+    from pyroute2.netlink.rtnl.tcmsg import plugins
+
+    # The payload travels under a keyword of its own: pyroute2 takes `rate` for the estimator's attribute.
+    opaque = SimpleNamespace(
+        parent=ROOT,
+        options=type("options", (nla_string,), {"__slots__": ()}),
+        get_parameters=lambda keywords: keywords.get("payload"),
+    )
+    for kind in KINDS:
+        plugins[kind] = opaque
+
+
+def install(ipr: IPRoute, ifindex: int, qdisc: Qdisc, handle: int = FIRST, parent: int = ROOT) -> None:
+    """Put `qdisc` on a device that has none at `parent`, and check what the kernel made of it.
+
+    Raises MachineError where this kernel doesn't know the kind, BedError where it refuses it or reports something else.
+    """
+    _send(ipr, "add", ifindex, qdisc, handle, parent)
+
+
+def change(ipr: IPRoute, ifindex: int, qdisc: Qdisc, handle: int = FIRST, parent: int = ROOT) -> None:
+    """Turn the qdisc at `parent`, of the same kind and handle, into `qdisc`; packets in it stay. Raises as `install`
+    does."""
+    _send(ipr, "change", ifindex, qdisc, handle, parent)
+
+
+def _send(ipr: IPRoute, command: str, ifindex: int, qdisc: Qdisc, handle: int, parent: int) -> None:
+    from pyroute2.netlink.exceptions import NetlinkError
+
+    register()
+    try:
+        ipr.tc(command, qdisc.kind, ifindex, handle, parent=parent, payload=qdisc.encode())
+    except NetlinkError as error:
+        if error.code == errno.ENOENT and command == "add" and parent == ROOT:
+            mend = f"load sch_{qdisc.kind}, or take a kernel that has it"
+            raise MachineError(f"this kernel has no {qdisc.kind}", mend=mend) from error
+        raise BedError(f"device {ifindex}: can't {command} {qdisc.kind}: {os.strerror(error.code)}") from error
+    verify(qdisc, read_back(ipr, ifindex, parent))
+
+
+def read_back(ipr: IPRoute, ifindex: int, parent: int = ROOT) -> Qdisc:
+    """The qdisc at `parent` of a device, as the kernel reports it. Raises BedError where none of these kinds is
+    there."""
+    register()
+    for message in ipr.get_qdiscs(index=ifindex):
+        if message["parent"] == parent:
+            kind = message.get_attr("TCA_KIND")
+            if kind in KINDS:
+                return KINDS[kind].decode(message.get_attr("TCA_OPTIONS"))
+            raise BedError(f"device {ifindex} has a qdisc of kind {kind}, expected one of {', '.join(KINDS)}")
+    raise BedError(f"device {ifindex} has no qdisc at parent {parent:#x}")
+
+
+def verify(asked: Qdisc, got: Qdisc) -> None:
+    """Check that the kernel has what was asked, to the last step that it can store. Raises BedError with what
+    differs."""
+    if asked.kind != got.kind:
+        raise BedError(f"asked for {asked.kind}, the kernel has {got.kind}")
+    expected = type(asked).decode(asked.encode())
+    for field in fields(expected):
+        want, have = getattr(expected, field.name), getattr(got, field.name)
+        if want != have and not (want is None and field.name in asked.kernel_chooses):
+            raise BedError(f"{asked.kind} {field.name}: asked for {want}, the kernel has {have}")

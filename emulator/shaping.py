@@ -1,0 +1,88 @@
+"""From one direction of a link to the qdiscs that make it.
+
+What a link does in order, it has to do in order here as well: a packet waits in the queue, is sent at the link's rate
+(lost packets too: they were on the wire), and is then delayed and lost, duplicated, corrupted or reordered. One netem
+does it the other way round: it loses before it sends, a reordered packet jumps the whole queue, and its limit counts
+packets that are already on their way. So one netem is exact only for a rate and a constant delay; anything more takes
+two, on two devices.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal
+
+from emulator.links import Direction, Queue
+from emulator.network import Network
+from emulator.qdisc import Qdisc
+from emulator.qdisc.netem import Netem
+from emulator.units import Rate
+
+Fidelity = Literal["packet", "burst"]
+ETHERNET_HEADER = 14  # what the kernel counts of the frame: two addresses and a type
+NO_LIMIT = 2**31 - 1  # packets; TCP's windows bound the memory long before
+IN_ORDER = Rate(
+    8 * 10**15
+)  # a packet takes less than 1 ns, which netem cuts to 0, and a rate is what keeps netem in order
+
+
+def stages(direction: Direction, mtu: int, fidelity: Fidelity, seed: int) -> tuple[Qdisc, ...]:
+    """The qdiscs that a packet meets, first to last, each on a device of its own; none for an unlimited link without
+    delay.
+
+    `packet` needs packets of at most `mtu` bytes (offloads off): each is queued, sent with `overhead` bytes and lost by
+    itself. `burst` lets GSO super-packets pass, to which netem would add the overhead once only, so the rate is
+    lowered by what the overhead takes: exact for full packets; a packet of n bytes takes (n + 14) (mtu + 14 +
+    overhead) / (mtu + 14) in place of n + 14 + overhead bytes, so a bare TCP ACK at MTU 1500 67 bytes in place of 90.
+    A queue in bytes becomes as many packets of mtu + 14 bytes, at least one: exact for full packets, too large for
+    small ones. netem counts the packet being sent, as `Queue` does.
+    """
+    faults = (direction.jitter, direction.loss, direction.reorder, direction.duplicate, direction.corrupt)
+    way = Netem(
+        limit=NO_LIMIT,
+        delay=direction.delay,
+        jitter=direction.jitter,
+        delay_correlation=direction.jitter_correlation,
+        distribution=direction.distribution,
+        loss=direction.loss,
+        reorder=direction.reorder,
+        duplicate=direction.duplicate,
+        corrupt=direction.corrupt,
+        rate=IN_ORDER if direction.jitter else None,
+        seed=seed if any(faults) else None,
+    )
+    if direction.rate is None:
+        return (way,) if direction.delay or any(faults) else ()
+    frame = mtu + ETHERNET_HEADER
+    overhead = direction.overhead if fidelity == "packet" else 0
+    rate = direction.rate if fidelity == "packet" else _without_overhead(direction.rate, frame, direction.overhead)
+    if direction.queue is None and not any(faults):
+        return (Netem(limit=NO_LIMIT, delay=direction.delay, rate=rate, packet_overhead=overhead),)
+    limit = NO_LIMIT if direction.queue is None else queue_packets(direction.queue, mtu)
+    wire = Netem(limit=limit, rate=rate, packet_overhead=overhead)
+    return (wire, way) if direction.delay or any(faults) else (wire,)
+
+
+def queue_packets(queue: Queue, mtu: int) -> int:
+    """The queue's limit in packets, full ones where it is in bytes."""
+    return queue.limit if queue.unit == "packets" else max(1, queue.limit // (mtu + ETHERNET_HEADER))
+
+
+def _without_overhead(rate: Rate, frame: int, overhead: int) -> Rate:
+    """The rate at which frames pass when each is followed by `overhead` bytes, to the nearest byte a second."""
+    wire = frame + overhead
+    return Rate(8 * max(1, (rate // 8 * frame + wire // 2) // wire))
+
+
+def choose_fidelity(network: Network) -> Fidelity:
+    """`packet` where it matters which packet is lost, dropped or overtaken, or where a queue is finite; `burst`
+    elsewhere."""
+    directions = [way for link in network.links for way in (link.a_to_b, link.b_to_a)]
+    each = any(way.queue or way.jitter or way.loss or way.reorder or way.duplicate or way.corrupt for way in directions)
+    return "packet" if each or network.tcp.congestion == "dctcp" else "burst"
+
+
+def direction_seed(seed: int, link: str, way: Literal["up", "down"]) -> int:
+    """64 bits for one direction of the link called `link`, the same on every machine."""
+    digest = hashlib.sha256(f"{seed}/{link}/{way}".encode()).digest()
+    return int.from_bytes(digest[:8], "big")
