@@ -121,10 +121,11 @@ def _format(dtype: DType) -> _Format:
         )
     if dtype is DType.FLOAT8:
         table = _e4m3()
-        return _Format(
-            encode=lambda values: (np.searchsorted(table, values.astype(np.float32), side="right") - 1).astype(np.uint8),
-            decode=lambda bits: table[bits],
-        )
+
+        def encode(values: Array) -> Array:
+            return (np.searchsorted(table, values.astype(np.float32), side="right") - 1).astype(np.uint8)
+
+        return _Format(encode=encode, decode=lambda bits: table[bits])
     real = np.dtype(dtype.value)
     return _Format(encode=lambda values: values.astype(real), decode=lambda values: values)
 

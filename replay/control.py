@@ -1,0 +1,166 @@
+"""What a worker and its coordinator say to each other: length-prefixed msgpack over one stream socket a worker.
+
+    worker                              coordinator
+    Listening  (its port is open)  ->
+                                   <-   Connect (all are listening)
+    Ready      (all connections up) ->
+                                   <-   Go (at a time of the common clock)
+    Progress   (each step mark)    ->
+                                   <-   Ask    (whenever; answered with Status)
+    Status                         ->
+    Result                         ->
+                                   <-   Bye (all have sent their result)
+
+Failed may come in place of anything a worker says, and is the last it says.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+import msgspec
+
+_LENGTH = struct.Struct("<I")
+
+
+class Listening(msgspec.Struct, frozen=True, tag=True):
+    """The worker accepts connections on its port."""
+
+    rank: int
+
+
+class Connect(msgspec.Struct, frozen=True, tag=True):
+    """Every worker is listening: connect."""
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """Every connection of this worker is up."""
+
+    rank: int
+
+
+class Go(msgspec.Struct, frozen=True, tag=True):
+    """Start the program at `at_ns` of CLOCK_MONOTONIC; all times of the result count from there."""
+
+    at_ns: int
+
+
+class Progress(msgspec.Struct, frozen=True, tag=True):
+    """A step mark was passed `at_ns` after Go; the rank spent `exposed_ns` of the step waiting for the network."""
+
+    rank: int
+    step: int
+    at_ns: int
+    exposed_ns: int
+
+
+class Ask(msgspec.Struct, frozen=True, tag=True):
+    """What are you waiting for?"""
+
+
+class Status(msgspec.Struct, frozen=True, tag=True):
+    """The answer to Ask, in words."""
+
+    rank: int
+    text: str
+
+
+class Flow(msgspec.Struct, frozen=True):
+    """One end of a TCP connection when the run ended, from TCP_INFO (linux/tcp.h).
+
+    Bytes are payload as TCP counts it, message headers included; `*_us` are microseconds; `limited` is how long TCP had
+    data to send and was held by the receiver's window or by its own send buffer.
+    """
+
+    rank: int
+    peer: int
+    lane: int
+    p2p: bool
+    congestion: str
+    bytes_sent: int
+    bytes_acked: int
+    bytes_received: int
+    bytes_retransmitted: int
+    retransmits: int
+    lost: int
+    delivered_ce: int
+    rtt_us: int
+    rtt_var_us: int
+    min_rtt_us: int
+    cwnd: int
+    ssthresh: int
+    mss: int
+    path_mtu: int
+    busy_us: int
+    receiver_limited_us: int
+    buffer_limited_us: int
+
+
+class Result(msgspec.Struct, frozen=True, tag=True):
+    """Everything measured at one rank.
+
+    `issued`, `began`, `ended`: native int64 per op of the plan, ns after Go, -1 where it was not reached
+    (`replay.engine.Records` says what they mean). `finished_ns`: when the program ended; `verified`: elements compared
+    with `--verify`, else 0.
+    """
+
+    rank: int
+    finished_ns: int
+    issued: bytes
+    began: bytes
+    ended: bytes
+    flows: tuple[Flow, ...]
+    verified: int
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The worker gives up. `kind` is the error's class: TraceError, NetworkError, MachineError, BedError, or another (a
+    bug).
+    """
+
+    rank: int
+    kind: str
+    text: str
+
+
+class Bye(msgspec.Struct, frozen=True, tag=True):
+    """Close everything and end."""
+
+
+FromWorker = Listening | Ready | Progress | Status | Result | Failed
+FromCoordinator = Connect | Go | Ask | Bye
+
+_from_worker = msgspec.msgpack.Decoder(FromWorker)
+_from_coordinator = msgspec.msgpack.Decoder(FromCoordinator)
+
+
+def send(control: socket.socket, message: FromWorker | FromCoordinator) -> None:
+    """Sends one message; blocks until it is handed over."""
+    data = msgspec.msgpack.encode(message)
+    control.sendall(_LENGTH.pack(len(data)) + data)
+
+
+def from_worker(control: socket.socket) -> FromWorker:
+    """The next message of a worker; EOFError if the worker is gone."""
+    return _from_worker.decode(_read(control))
+
+
+def from_coordinator(control: socket.socket) -> FromCoordinator:
+    """The next message of the coordinator; EOFError if it is gone."""
+    return _from_coordinator.decode(_read(control))
+
+
+def _read(control: socket.socket) -> bytes:
+    (length,) = _LENGTH.unpack(_exactly(control, _LENGTH.size))
+    return _exactly(control, length)
+
+
+def _exactly(control: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        more = control.recv(size - len(data))
+        if not more:
+            raise EOFError("the other end of the control channel has closed it")
+        data += more
+    return bytes(data)

@@ -1,0 +1,391 @@
+"""Messages over the kernel's TCP: one connection a stream, one epoll loop, payload that Python never touches.
+
+Ahead of each message goes a header of 16 bytes, its key and its size, which the receiver holds against what it expects.
+A connection is read only while a receive is posted on it, so a slow receiver holds its sender back as TCP does it. What
+then comes first may be a message that is posted later: it is taken all the same, because the one that is waited for
+lies behind it.
+
+In the lab kernel CPU time is free, a system call that fails is not (1 us of virtual time: notes/emulation.md): so epoll
+is asked first, and a socket is read or written until it was short, not until it says EAGAIN.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import socket
+import struct
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from emulator.errors import BedError, MachineError
+from replay.control import Flow
+from replay.plan import MESSAGE_BITS, Stream
+from replay.transports.tcp_info import flow
+from replay.transports.timer import Timer
+
+_HEADER = struct.Struct("<QQ")
+_HELLO = struct.Struct("<4sIiI")
+_MAGIC = b"TBED"
+_INLINE = 16 << 10
+"""Bytes up to which a pretended payload goes out with its header in one call, instead of by sendfile."""
+_POOL = 4 << 20
+"""Bytes of pretended payload that one sendfile can take, and more than a send buffer grows to."""
+_SINK = 64 << 20
+"""Bytes that one call can drop. Address space only: with MSG_TRUNC the kernel writes nothing there (tcp(7))."""
+
+
+class PeerLostError(BedError):
+    """Another rank's end of a connection is gone: the cause is to be looked for there."""
+
+
+@dataclass(frozen=True, slots=True)
+class TcpOptions:
+    """Per socket; None leaves it to the kernel. `congestion`: a name as in tcp_available_congestion_control; buffers in
+    bytes.
+    """
+
+    congestion: str | None = None
+    send_buffer: int | None = None
+    recv_buffer: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The kernel has taken the last byte of a message."""
+
+    stream: Stream
+    key: int
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A posted message has come, whole."""
+
+    stream: Stream
+    key: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimerExpired:
+    """The time that was set has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlReady:
+    """The watched socket has something to read."""
+
+
+Event = Sent | Received | TimerExpired | ControlReady
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    key: int
+    header: bytes
+    nbytes: int
+    data: memoryview | None
+    done: int = 0  # header included
+
+
+@dataclass(slots=True)
+class _Incoming:
+    key: int
+    nbytes: int
+    data: memoryview | None
+    done: int = 0
+
+
+class _Connection:
+    """One stream's socket and what is under way on it."""
+
+    def __init__(self, stream: Stream, sock: socket.socket) -> None:
+        self.stream = stream
+        self.socket = sock
+        self.mask = select.EPOLLIN | select.EPOLLRDHUP
+        self.outgoing: deque[_Outgoing] = deque()
+        self.posted: dict[int, _Incoming] = {}
+        self.early: dict[int, _Incoming] = {}
+        self.header = bytearray()
+        self.coming: _Incoming | None = None
+
+
+class TcpTransport:
+    """The connections of one rank. Listens from its making on; `connect` when every rank does.
+
+    `addresses`: (IP, port) by rank; `keep`: payload is real, so a message that comes before it is posted is kept.
+    MachineError for options the kernel refuses, PeerLostError for a rank that is gone, BedError for anything else.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        streams: Sequence[Stream],
+        addresses: Mapping[int, tuple[str, int]],
+        options: TcpOptions,
+        *,
+        keep: bool = False,
+    ) -> None:
+        self._rank = rank
+        self._streams = streams
+        self._addresses = addresses
+        self._options = options
+        self._keep = keep
+        self._connections: dict[Stream, _Connection] = {}
+        self._by_fd: dict[int, _Connection] = {}
+        self._events: list[Event] = []
+        self._control = -1
+        self._timer = Timer()
+        self._epoll = select.epoll()
+        # Edge-triggered: setting the timer anew is all it takes to hear of it again.
+        self._epoll.register(self._timer.fd, select.EPOLLIN | select.EPOLLET)
+        self._pool = os.memfd_create("payload")
+        os.truncate(self._pool, _POOL)
+        self._zeros = bytes(_INLINE)
+        self._sink = mmap.mmap(-1, _SINK, flags=mmap.MAP_PRIVATE)
+        self._listener = self._socket(addresses[rank][0])
+        try:
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._listener.bind(addresses[rank])
+            self._listener.listen(max(1, len(streams)))
+        except OSError as error:
+            raise BedError(f"rank {rank} can't listen at {_at(addresses[rank])}: {error.strerror}") from error
+
+    def connect(self) -> None:
+        """Brings up every stream: the lower rank of a pair connects, the higher accepts."""
+        for stream in self._streams:
+            if stream.peer > self._rank:
+                self._add(stream, self._dial(stream))
+        while len(self._connections) < len(self._streams):
+            sock, address = self._listener.accept()
+            hello = sock.recv(_HELLO.size, socket.MSG_WAITALL)
+            magic, peer, lane, p2p = _HELLO.unpack(hello) if len(hello) == _HELLO.size else (b"", 0, 0, 0)
+            stream = Stream(peer, lane, bool(p2p))
+            if magic != _MAGIC or stream not in self._streams or stream in self._connections:
+                raise BedError(f"rank {self._rank}: {_at(address[:2])} connected, which is no rank that is expected")
+            self._add(stream, sock)
+
+    def send(self, stream: Stream, key: int, nbytes: int, data: memoryview | None) -> None:
+        """Queues a message behind those of its stream; without `data`, any `nbytes` bytes."""
+        connection = self._connections[stream]
+        connection.outgoing.append(_Outgoing(key, _HEADER.pack(key, nbytes), nbytes, data))
+        if not connection.mask & select.EPOLLOUT:
+            self._write(connection)
+
+    def post(self, stream: Stream, key: int, nbytes: int, data: memoryview | None) -> None:
+        """Expects message `key`; its bytes go to `data`, or nowhere."""
+        connection = self._connections[stream]
+        posted = _Incoming(key, nbytes, data)
+        early = connection.early.pop(key, None)
+        if early is not None:
+            self._deliver(connection, posted, early)
+            return
+        connection.posted[key] = posted
+        self._interest(connection, select.EPOLLIN, True)
+
+    def set_timer(self, at_ns: int) -> None:
+        """Asks for TimerExpired at `at_ns` of CLOCK_MONOTONIC; there is one timer."""
+        self._timer.set(at_ns)
+
+    def watch(self, control: socket.socket) -> None:
+        """Asks for ControlReady whenever `control` can be read."""
+        self._control = control.fileno()
+        self._epoll.register(self._control, select.EPOLLIN)
+
+    def wait(self) -> list[Event]:
+        """Blocks until something has happened. Call it again only when every event has been dealt with."""
+        while not self._events:
+            for fd, mask in self._epoll.poll():
+                if fd == self._timer.fd:
+                    self._events.append(TimerExpired())
+                elif fd == self._control:
+                    self._events.append(ControlReady())
+                else:
+                    self._ready(self._by_fd[fd], mask)
+        events, self._events = self._events, []
+        return events
+
+    def flows(self) -> tuple[Flow, ...]:
+        """TCP_INFO of this end of every connection."""
+        return tuple(flow(self._rank, stream, self._connections[stream].socket) for stream in self._streams)
+
+    def close(self) -> None:
+        """Closes everything; a peer that still runs takes it as this rank's death."""
+        for connection in self._connections.values():
+            connection.socket.close()
+        self._listener.close()
+        self._epoll.close()
+        self._timer.close()
+        os.close(self._pool)
+        self._sink.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _socket(self, host: str) -> socket.socket:
+        sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # Buffers before listen and connect: the window's scale is agreed on in the handshake.
+        if self._options.send_buffer is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._options.send_buffer)
+        if self._options.recv_buffer is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._options.recv_buffer)
+        if self._options.congestion is not None:
+            try:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, self._options.congestion.encode())
+            except OSError as error:
+                sock.close()
+                raise MachineError(
+                    f"congestion control {self._options.congestion!r} can't be used: {error.strerror}",
+                    mend="choose one of /proc/sys/net/ipv4/tcp_allowed_congestion_control",
+                ) from error
+        return sock
+
+    def _dial(self, stream: Stream) -> socket.socket:
+        address = self._addresses[stream.peer]
+        sock = self._socket(address[0])
+        try:
+            sock.connect(address)
+        except OSError as error:
+            sock.close()
+            raise PeerLostError(
+                f"rank {self._rank} can't connect to rank {stream.peer} at {_at(address)}: {error.strerror}"
+            ) from error
+        sock.sendall(_HELLO.pack(_MAGIC, self._rank, stream.lane, stream.p2p))
+        return sock
+
+    def _add(self, stream: Stream, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        connection = _Connection(stream, sock)
+        self._connections[stream] = self._by_fd[sock.fileno()] = connection
+        self._epoll.register(sock.fileno(), connection.mask)
+
+    def _interest(self, connection: _Connection, what: int, wanted: bool) -> None:
+        mask = connection.mask | what if wanted else connection.mask & ~what
+        if mask != connection.mask:
+            connection.mask = mask
+            self._epoll.modify(connection.socket.fileno(), mask)
+
+    def _ready(self, connection: _Connection, mask: int) -> None:
+        if mask & (select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR):
+            raise self._lost(connection, os.strerror(connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)))
+        if mask & select.EPOLLOUT:
+            self._interest(connection, select.EPOLLOUT, False)
+            self._write(connection)
+        if mask & select.EPOLLIN:
+            if connection.posted:
+                self._read(connection)
+            else:
+                self._interest(connection, select.EPOLLIN, False)
+
+    def _write(self, connection: _Connection) -> None:
+        """Sends what is queued until the socket takes no more; then epoll tells when it does again."""
+        while connection.outgoing:
+            message = connection.outgoing[0]
+            try:
+                taken, offered = self._push(connection.socket, message)
+            except BlockingIOError:
+                taken, offered = 0, 1
+            except OSError as error:
+                raise self._lost(connection, str(error)) from error
+            message.done += taken
+            if taken < offered:
+                self._interest(connection, select.EPOLLOUT, True)
+                return
+            if message.done == _HEADER.size + message.nbytes:
+                connection.outgoing.popleft()
+                self._events.append(Sent(connection.stream, message.key))
+
+    def _push(self, sock: socket.socket, message: _Outgoing) -> tuple[int, int]:
+        """Offers the next bytes of `message`; (bytes taken, bytes offered)."""
+        left = _HEADER.size + message.nbytes - message.done
+        if message.done < _HEADER.size:
+            head = memoryview(message.header)[message.done :]
+            if message.data is not None:
+                parts = [head, message.data]
+            elif message.nbytes <= _INLINE:
+                parts = [head, memoryview(self._zeros)[: message.nbytes]]
+            else:
+                return sock.send(head, socket.MSG_MORE), len(head)
+            return sock.sendmsg(parts), left
+        if message.data is not None:
+            return sock.send(message.data[message.done - _HEADER.size :]), left
+        offered = min(left, _POOL)
+        return os.sendfile(sock.fileno(), self._pool, 0, offered), offered
+
+    def _read(self, connection: _Connection) -> None:
+        """Takes what one report of epoll promises: a header and what has come of its message, or more of that message.
+        """
+        try:
+            if connection.coming is None:
+                connection.header += self._recv(connection, _HEADER.size - len(connection.header))
+                if len(connection.header) < _HEADER.size:
+                    return
+                connection.coming = self._announced(connection)
+                connection.header.clear()
+            message = connection.coming
+            if message.done < message.nbytes:
+                message.done += self._take(connection, message)
+        except BlockingIOError:
+            # The header ended a segment, and the next has not come.
+            return
+        if message.done == message.nbytes:
+            connection.coming = None
+            self._complete(connection, message)
+
+    def _announced(self, connection: _Connection) -> _Incoming:
+        key, nbytes = _HEADER.unpack(connection.header)
+        message = connection.posted.get(key)
+        if message is None or message.nbytes != nbytes:
+            return _Incoming(key, nbytes, memoryview(bytearray(nbytes)) if self._keep else None)
+        return message
+
+    def _complete(self, connection: _Connection, message: _Incoming) -> None:
+        posted = connection.posted.pop(message.key, None)
+        if posted is None:
+            connection.early[message.key] = message
+        else:
+            self._deliver(connection, posted, message)
+
+    def _deliver(self, connection: _Connection, posted: _Incoming, message: _Incoming) -> None:
+        if posted.nbytes != message.nbytes:
+            number, operation = message.key & (1 << MESSAGE_BITS) - 1, message.key >> MESSAGE_BITS
+            raise BedError(
+                f"rank {self._rank}: message {number} of operation {operation} from rank {connection.stream.peer} "
+                f"has {message.nbytes} bytes, expected {posted.nbytes}"
+            )
+        if posted is not message and posted.data is not None and message.data is not None:
+            posted.data[:] = message.data
+        self._events.append(Received(connection.stream, message.key))
+
+    def _take(self, connection: _Connection, message: _Incoming) -> int:
+        """Reads more of `message` to where it belongs; the number of bytes."""
+        left = message.nbytes - message.done
+        if message.data is None:
+            return self._got(connection, connection.socket.recv_into(self._sink, min(left, _SINK), socket.MSG_TRUNC))
+        return self._got(connection, connection.socket.recv_into(message.data[message.done :]))
+
+    def _recv(self, connection: _Connection, size: int) -> bytes:
+        data = connection.socket.recv(size)
+        self._got(connection, len(data))
+        return data
+
+    def _got(self, connection: _Connection, size: int) -> int:
+        if not size:
+            raise self._lost(connection, "end of stream")
+        return size
+
+    def _lost(self, connection: _Connection, why: str) -> PeerLostError:
+        return PeerLostError(f"rank {self._rank} lost its connection to rank {connection.stream.peer} ({why})")
+
+
+def _at(address: tuple[str, int]) -> str:
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,202 @@
+"""One rank: a process forked from a warm parent, which runs its plan over TCP and reports over a control socket.
+
+Everything is imported and lowered before the fork, so a rank starts in milliseconds and shares the plan's memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import socket
+import time
+from array import array
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from emulator.errors import BedError
+from replay import control
+from replay.engine import NEVER, Action, Engine, PostRecv, SetTimer, StartSend, StepDone
+from replay.plan import RankPlan
+from replay.transports.tcp import ControlReady, Received, Sent, TcpOptions, TcpTransport
+
+Clock = Callable[[], int]
+
+_PR_SET_PDEATHSIG = 1
+
+
+def monotonic() -> int:
+    """CLOCK_MONOTONIC in ns: one clock for every process of a kernel, and the one that timers count in."""
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """`verify`: send real tensors and compare every element. `setup` runs first in the new process: it enters the
+    rank's host.
+    """
+
+    verify: bool = False
+    tcp: TcpOptions = field(default_factory=TcpOptions)
+    setup: Callable[[], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A rank's process, as its parent holds it. Who starts it must wait for `pid`, and close `control`."""
+
+    rank: int
+    pid: int
+    control: socket.socket
+
+
+def start_worker(plan: RankPlan, addresses: Mapping[int, tuple[str, int]], options: WorkerOptions) -> Worker:
+    """Forks the process of `plan.rank`. `addresses`: (IP, port) where each rank listens, its own and all it talks to.
+
+    The process dies with its parent, also when that is killed. It ends with status 0 after Bye, 1 after Failed.
+    """
+    ours, theirs = socket.socketpair()
+    parent = os.getpid()
+    gc.collect()
+    gc.freeze()
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        return Worker(plan.rank, pid, ours)
+    status = 1
+    try:
+        ours.close()
+        _die_with(parent)
+        gc.disable()
+        status = run_rank(plan, addresses, theirs, options)
+    finally:
+        os._exit(status)
+
+
+def run_rank(
+    plan: RankPlan,
+    addresses: Mapping[int, tuple[str, int]],
+    channel: socket.socket,
+    options: WorkerOptions,
+    clock: Clock = monotonic,
+) -> int:
+    """Runs one rank from setup to Bye over `channel`; whatever goes wrong is reported there. Gives the exit status."""
+    try:
+        if options.setup is not None:
+            options.setup()
+        _run(plan, addresses, channel, options, clock)
+    except EOFError:
+        return 1  # the coordinator is gone, so there is nobody to tell
+    except Exception as error:
+        control.send(channel, control.Failed(plan.rank, type(error).__name__, str(error)))
+        return 1
+    return 0
+
+
+def _run(
+    plan: RankPlan,
+    addresses: Mapping[int, tuple[str, int]],
+    channel: socket.socket,
+    options: WorkerOptions,
+    clock: Clock,
+) -> None:
+    payload = None
+    if options.verify:
+        from replay.payload import Verified
+
+        payload = Verified(plan)
+    with TcpTransport(plan.rank, plan.streams(), addresses, options.tcp, keep=options.verify) as transport:
+        control.send(channel, control.Listening(plan.rank))
+        _expect(channel, control.Connect)
+        transport.connect()
+        control.send(channel, control.Ready(plan.rank))
+        begin = _expect(channel, control.Go).at_ns
+        transport.watch(channel)
+        engine = Engine(plan, payload)
+        _Driver(engine, transport, channel, clock).run(begin)
+        records = engine.records
+        result = control.Result(
+            rank=plan.rank,
+            finished_ns=clock() - begin,
+            issued=_relative(records.issued, begin),
+            began=_relative(records.began, begin),
+            ended=_relative(records.ended, begin),
+            flows=transport.flows(),
+            verified=0 if payload is None else payload.checked,
+        )
+        control.send(channel, result)
+        while not isinstance(message := control.from_coordinator(channel), control.Bye):
+            _answer(message, channel, engine)
+
+
+Wanted = TypeVar("Wanted", bound=control.FromCoordinator)
+
+
+def _expect(channel: socket.socket, wanted: type[Wanted]) -> Wanted:
+    message = control.from_coordinator(channel)
+    if not isinstance(message, wanted):
+        raise BedError(f"expected {wanted.__name__} from the coordinator, got {type(message).__name__}")
+    return message
+
+
+class _Driver:
+    """Carries actions from the engine to the transport, and events back."""
+
+    def __init__(self, engine: Engine, transport: TcpTransport, channel: socket.socket, clock: Clock) -> None:
+        self.engine = engine
+        self._transport = transport
+        self._channel = channel
+        self._clock = clock
+        self._begin = 0
+
+    def run(self, begin: int) -> None:
+        """From `begin` until the program has ended."""
+        self._begin = begin
+        engine, started = self.engine, False
+        self._transport.set_timer(begin)
+        while not engine.finished:
+            events = self._transport.wait()
+            now = self._clock()
+            for event in events:
+                if isinstance(event, Received):
+                    self._do(engine.received(event.stream, event.key, now))
+                elif isinstance(event, Sent):
+                    self._do(engine.sent(event.stream, event.key, now))
+                elif isinstance(event, ControlReady):
+                    _answer(control.from_coordinator(self._channel), self._channel, engine)
+                elif started:
+                    self._do(engine.timer(now))
+                else:
+                    started = True
+                    self._do(engine.start(begin))
+
+    def _do(self, actions: list[Action]) -> None:
+        transport = self._transport
+        for action in actions:
+            if isinstance(action, StartSend):
+                transport.send(action.stream, action.key, action.nbytes, action.data)
+            elif isinstance(action, PostRecv):
+                transport.post(action.stream, action.key, action.nbytes, action.data)
+            elif isinstance(action, SetTimer):
+                transport.set_timer(action.at_ns)
+            elif isinstance(action, StepDone):
+                at = action.at_ns - self._begin
+                control.send(self._channel, control.Progress(self.engine.rank, action.step, at, action.exposed_ns))
+
+
+def _answer(message: control.FromCoordinator, channel: socket.socket, engine: Engine) -> None:
+    if not isinstance(message, control.Ask):
+        raise BedError(f"rank {engine.rank}: expected Ask from the coordinator, got {type(message).__name__}")
+    control.send(channel, control.Status(engine.rank, engine.blocked()))
+
+
+def _relative(times: array[int], begin: int) -> bytes:
+    return array("q", [at if at == NEVER else at - begin for at in times]).tobytes()
+
+
+def _die_with(parent: int) -> None:
+    """Has the kernel kill this process when its parent dies; `parent` may have died before that could be asked."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) or os.getppid() != parent:
+        os._exit(1)
