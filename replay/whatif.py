@@ -1,0 +1,91 @@
+"""What-ifs: pure functions Trace -> Trace that change the job before it is replayed.
+
+A what-if is written `name=value`. Each is one function registered below with `@what_if(name)`; it gives the changed
+trace and one sentence that says what was assumed, for whoever reads the result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from fractions import Fraction
+
+from emulator.errors import NetworkError
+from emulator.units import Duration
+from traces.errors import TraceError
+from traces.program import Compute, Op, Program, Trace
+
+WhatIf = Callable[[Trace, str], tuple[Trace, str]]
+
+_what_ifs: dict[str, WhatIf] = {}
+
+
+def what_if(name: str) -> Callable[[WhatIf], WhatIf]:
+    """Registers the decorated function as `name=...`."""
+
+    def register(function: WhatIf) -> WhatIf:
+        _what_ifs[name] = function
+        return function
+
+    return register
+
+
+def apply(trace: Trace, texts: Iterable[str]) -> tuple[Trace, list[str]]:
+    """Applies each `name=value` in turn; gives the trace and what was assumed. TraceError for one that can't be read.
+    """
+    assumed = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or name not in _what_ifs:
+            raise TraceError(f"what-if {text!r}: expected NAME=VALUE", mend=f"names: {', '.join(_what_ifs)}")
+        trace, statement = _what_ifs[name](trace, value)
+        assumed.append(statement)
+    return trace, assumed
+
+
+@what_if("compute")
+def compute(trace: Trace, value: str) -> tuple[Trace, str]:
+    """`compute=0.1`: all compute takes a tenth. `compute=128ms`: a step's compute is 128 ms, in the mean over ranks and
+    steps.
+
+    Every Compute is scaled by the same ratio, so what differed between ranks and steps still does. Rounding to whole ns
+    does not add up: a rank's total is exact to 1 ns.
+    """
+    recorded = mean_compute(trace)
+    if re.fullmatch(r"[0-9]*\.?[0-9]+", value):
+        ratio = Fraction(value)
+    else:
+        try:
+            wanted = Duration.parse(value)
+        except NetworkError as error:
+            mend = "write a ratio (0.1) or a time (128ms)"
+            raise TraceError(f"what-if 'compute={value}': {error}", mend=mend) from None
+        if not recorded:
+            raise TraceError(f"what-if 'compute={value}': the trace has no compute to scale", mend="give a ratio")
+        ratio = wanted / recorded
+    scaled = {rank: _scale(program, ratio) for rank, program in trace.programs.items()}
+    before, after = (f"{float(mean) / 1e6:.3f} ms" for mean in (recorded, recorded * ratio))
+    change = f"{before} a step (mean over ranks) becomes {after}"
+    statement = f"compute x {float(ratio):.6g}: {change}; messages stay as recorded"
+    return replace(trace, programs=scaled), statement
+
+
+def mean_compute(trace: Trace) -> Fraction:
+    """Recorded compute of a step in ns: all of a rank's Compute over the number of steps, in the mean over ranks."""
+    total = sum(op.ns for program in trace.programs.values() for op in program.ops if isinstance(op, Compute))
+    return Fraction(total, max(1, trace.step_count) * max(1, len(trace.programs)))
+
+
+def _scale(program: Program, ratio: Fraction) -> Program:
+    ops: list[Op] = []
+    before = after = 0
+    for op in program.ops:
+        if isinstance(op, Compute):
+            before += op.ns
+            due = before * ratio.numerator // ratio.denominator
+            ops.append(replace(op, ns=due - after))
+            after = due
+        else:
+            ops.append(op)
+    return replace(program, ops=tuple(ops))
