@@ -21,11 +21,15 @@ _READABLE = (".json", ".json.gz", ".tar.gz", ".tgz", ".tar")
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """One recording, unpacked. `name` has no folder in it; `sha256` is of the unpacked bytes."""
+    """One recording, unpacked. `name` has no folder in it; `sha256` is of the unpacked bytes.
+
+    `is_named` tells a file that the user named from one that merely lay in a folder or an archive.
+    """
 
     name: str
     data: bytes
     sha256: str
+    is_named: bool
 
 
 def open_all(paths: Sequence[Path]) -> Iterator[Opened]:
@@ -35,12 +39,13 @@ def open_all(paths: Sequence[Path]) -> Iterator[Opened]:
             inside = sorted(p for p in path.iterdir() if p.name.endswith(_READABLE) and not p.name.startswith("."))
             if not inside:
                 raise TraceError("no recordings in this folder", file=path, mend=f"they end in {', '.join(_READABLE)}")
-            yield from open_all(inside)
+            for file in inside:
+                yield from _open(file, is_named=False)
         else:
-            yield from _open(path)
+            yield from _open(path, is_named=True)
 
 
-def _open(path: Path) -> Iterator[Opened]:
+def _open(path: Path, *, is_named: bool) -> Iterator[Opened]:
     data = path.read_bytes()
     if not data:
         raise TraceError("the file is empty", file=path)
@@ -50,11 +55,11 @@ def _open(path: Path) -> Iterator[Opened]:
     data = _unzip(data, path) if data.startswith(_GZIP) else data
     if not data.strip():
         raise TraceError("the file holds nothing", file=path)
-    yield _opened(path.name.removesuffix(".gz"), data)
+    yield _opened(path.name, data, is_named=is_named)
 
 
-def _opened(name: str, data: bytes) -> Opened:
-    return Opened(name, data, hashlib.sha256(data).hexdigest())
+def _opened(name: str, data: bytes, *, is_named: bool) -> Opened:
+    return Opened(name.removesuffix(".gz"), data, hashlib.sha256(data).hexdigest(), is_named)
 
 
 def _unzip(data: bytes, path: Path) -> bytes:
@@ -80,6 +85,6 @@ def _members(path: Path, data: bytes) -> Iterator[Opened]:
                 content = _unzip(content, path) if content.startswith(_GZIP) else content
                 if not content.strip():
                     raise TraceError("the file is empty", file=path, place=member.name)
-                yield _opened(Path(member.name).name.removesuffix(".gz"), content)
+                yield _opened(Path(member.name).name, content, is_named=False)
     except tarfile.TarError as error:
         raise TraceError(f"the tar archive is damaged or cut: {error}", file=path) from error

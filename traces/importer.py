@@ -16,6 +16,7 @@ from traces.program import Finding, Group, Program, Source, StepMark, Trace
 from traces.timeline import program, untimed
 
 
+_KNOWN = f"known: {', '.join(formats.FORMATS)}"
 _WORLD = ""  # the name of calls whose recording leaves the group out: they are of all ranks
 
 
@@ -37,16 +38,24 @@ def import_files(
     Files of one rank are joined: times from Kineto, what Kineto leaves out from the execution trace. A rank that is missing is
     not an error here: `traces.checks` says so. Raises TraceError naming the file and place of what can't be read.
     """
-    recordings, sources = [], []
+    recordings: list[Recording] = []
+    sources: list[Source] = []
+    findings: list[Finding] = []
     for opened in open_all(paths):
-        recording = formats.read(opened.data, opened.name, format_name)
-        recordings.append(recording)
-        sources.append(Source(opened.name, opened.sha256, recording.format))
+        known = formats.choose(opened.data, format_name)
+        if known is not None:
+            recordings.append(known.read(opened.data, opened.name))
+            sources.append(Source(opened.name, opened.sha256, known.name))
+        elif opened.is_named:
+            raise TraceError("not a recording in a known format", file=opened.name, mend=_KNOWN)
+        else:
+            findings.append(Finding("skipped-file", f"{opened.name} is in no known format and was left out", "info"))
+    if not recordings:
+        raise TraceError("no recording in a known format", file=", ".join(map(str, paths)), mend=_KNOWN)
     ranks_of = _ranks_of(recordings)
     ranks = _join(recordings, ranks_of)
     world_size = max([*(r.world_size for r in recordings), *_group_sizes(recordings), max(ranks) + 1])
     groups = _groups(recordings, world_size)
-    findings: list[Finding] = []
     programs: dict[int, Program] = {}
     for rank, joined in ranks.items():
         calls, said = _renamed(joined.calls, groups, world_size, joined.recordings[0].file)
@@ -55,8 +64,7 @@ def import_files(
         if joined.timed is not None and joined.timed.timeline is not None:
             programs[rank], said = program(joined.timed.timeline(calls), rank, groups, source=source)
         else:
-            programs[rank] = untimed(calls, rank, groups, source=source)
-            said = (Finding("no-timestamps", "the recording has no times: there is no compute between operations"),)
+            programs[rank], said = untimed(calls, rank, groups, source=source)
         findings += [replace(finding, rank=rank) for finding in said]
     hosts = {rank: joined.timed.host for rank, joined in ranks.items() if joined.timed and joined.timed.host}
     programs = _on_one_clock(programs, hosts)

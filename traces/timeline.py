@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from traces.formats.calls import UNKNOWN, Call
@@ -19,6 +19,7 @@ from traces.program import (
     Program,
     Recv,
     Send,
+    Severity,
     StepMark,
     Wait,
 )
@@ -41,34 +42,15 @@ def program(
     Compute is all time in the recorded steps that is not waiting. Origins carry the rank's own clock (ns since its epoch).
     Calls of groups with one member move nothing and are left out; so are calls and waits outside the recorded steps.
     """
-    findings = [*timeline.findings]
     last = timeline.marks[-1][1] if timeline.marks else timeline.start_ns
-    inside = [i for i, item in enumerate(timeline.calls) if timeline.start_ns <= item.issue_ns <= last]
-    calls = {
-        i: item for i in inside if (item := timeline.calls[i]).call.kind != "wait" and not _is_alone(item.call, groups)
-    }
+    real = {index: item for index, item in enumerate(timeline.calls) if not _is_alone(item.call, groups)}
+    calls = {index: item for index, item in real.items() if timeline.start_ns <= item.issue_ns <= last}
     actions = [_Action(moment, _MARK, index) for index, (_, moment) in enumerate(timeline.marks)]
-    unwaited = 0
     for index, item in calls.items():
         actions.append(_Action(item.issue_ns, _ISSUE, index))
-        if item.wait_ns is None or item.wait_ns > last:
-            unwaited += 1
         waits_at = last if item.wait_ns is None else min(item.wait_ns, last)
         actions.append(_Action(max(waits_at, item.issue_ns), _WAIT, index))
     actions.sort(key=lambda action: (action.at, action.what, action.index))
-
-    outside = sum(1 for item in timeline.calls if item.call.kind != "wait") - sum(
-        1 for i in inside if timeline.calls[i].call.kind != "wait"
-    )
-    if outside:
-        findings.append(
-            Finding(
-                "outside-steps", f"{outside} operations before the first or after the last step were left out", "info"
-            )
-        )
-    if unwaited:
-        text = f"{unwaited} operations are not waited for in the recording; their waits were put at its end"
-        findings.append(Finding("wait-after-window", text, "warning"))
 
     ops: list[Op] = []
     at_op: dict[int, int] = {}
@@ -88,30 +70,79 @@ def program(
             continue
         ops.append(Wait(at_op[action.index], Origin(source, item.call.event, action.at, max(item.end_ns, action.at))))
         now = max(now, item.end_ns)
-    return Program(rank, tuple(ops)), tuple(findings)
+    counts = {
+        "alone": len(timeline.calls) - len(real),
+        "outside-steps": len(real) - len(calls),
+        "wait-after-window": sum(1 for item in calls.values() if item.wait_ns is None or item.wait_ns > last),
+        **_lacks([item.call for item in calls.values()]),
+    }
+    return Program(rank, tuple(ops)), (*timeline.findings, *_said(counts))
 
 
-def untimed(calls: tuple[Call, ...], rank: int, groups: Mapping[str, Group], *, source: int) -> Program:
+def untimed(
+    calls: tuple[Call, ...], rank: int, groups: Mapping[str, Group], *, source: int
+) -> tuple[Program, tuple[Finding, ...]]:
     """The program of a rank whose recording has no times: its calls, its waits, no compute, one step."""
     ops: list[Op] = []
-    by_seq: dict[int, int] = {}
-    waited: set[int] = set()
-    for call in calls:
+    unwaited: dict[int, int] = {}  # number of the call -> its operation
+    dangling = alone = 0
+    for number, call in enumerate(calls):
         if call.kind == "wait":
-            target = by_seq.get(call.seq)
-            if target is not None and target not in waited:
-                waited.add(target)
-                ops.append(Wait(target, Origin(source, call.event)))
-        elif not _is_alone(call, groups):
-            by_seq[call.seq] = len(ops)
+            target = next((n for n in reversed(unwaited) if calls[n].seq == call.seq), None)
+            if target is None:
+                dangling += 1
+            else:
+                ops.append(Wait(unwaited.pop(target), Origin(source, call.event)))
+        elif _is_alone(call, groups):
+            alone += 1
+        else:
             ops.append(_operation(TimedCall(call, UNKNOWN), groups, source))
             if call.is_async is False:
-                waited.add(len(ops) - 1)
                 ops.append(Wait(len(ops) - 1, Origin(source, call.event)))
-    starts = [index for index, op in enumerate(ops) if not isinstance(op, Wait) and index not in waited]
-    ops += [Wait(index, Origin(source)) for index in starts]
+            else:
+                unwaited[number] = len(ops) - 1
+    ops += [Wait(index, Origin(source)) for index in unwaited.values()]
     ops.append(StepMark(0, Origin(source)))
-    return Program(rank, tuple(ops))
+    counts = {
+        "alone": alone,
+        "dangling-wait": dangling,
+        "wait-after-window": len(unwaited),
+        "no-timestamps": len(calls),
+        **_lacks([call for call in calls if call.kind != "wait"]),
+    }
+    return Program(rank, tuple(ops)), _said(counts)
+
+
+# code -> (what is said behind the number of operations, severity, whether replay is still right)
+_SAID: Mapping[str, tuple[str, Severity, bool]] = {
+    "alone": ("operations are of groups of one rank, which move nothing; left out", "info", True),
+    "outside-steps": ("operations before the first or after the last step were left out", "info", True),
+    "wait-after-window": (
+        "operations are not waited for in the recording; their waits were put at its end",
+        "warning",
+        True,
+    ),
+    "dangling-wait": ("waits are for operations from before the recording; left out", "warning", True),
+    "no-timestamps": ("operations were recorded without times: there is no compute between them", "warning", True),
+    "assumed-root": ("operations have no recorded root; the group's first rank was taken", "info", True),
+    "no-sizes": ("operations have no recorded kind or size", "error", False),
+}
+
+
+def _said(counts: Mapping[str, int]) -> tuple[Finding, ...]:
+    found = []
+    for code, number in counts.items():
+        text, severity, replayable = _SAID[code]
+        if number:
+            found.append(Finding(code, f"{number} {text}", severity, replayable=replayable))
+    return tuple(found)
+
+
+def _lacks(calls: Sequence[Call]) -> dict[str, int]:
+    return {
+        "assumed-root": sum(call.kind in ROOTED and call.root == UNKNOWN for call in calls),
+        "no-sizes": sum(not call.has_size for call in calls),
+    }
 
 
 def _is_alone(call: Call, groups: Mapping[str, Group]) -> bool:
@@ -131,7 +162,7 @@ def _operation(item: TimedCall, groups: Mapping[str, Group], source: int) -> Op:
         group=group.id,
         count=count,
         dtype=dtype,
-        root=_member(group, call.root) if call.kind in ROOTED else UNKNOWN,
+        root=_member(group, max(call.root, 0)) if call.kind in ROOTED else UNKNOWN,
         reduce_op=call.reduce_op,
         send_splits=call.send_splits,
         recv_splits=call.recv_splits,

@@ -1,4 +1,4 @@
-"""Foreign formats, one file each: a NAME, `sniff(head)` and `read(data, file)`. Adding one is a file and a line here."""
+"""Foreign formats, one file each: NAME, `sniff(head)` and `read(data, file)`. Adding one is a file and a line here."""
 
 from __future__ import annotations
 
@@ -22,22 +22,19 @@ class Format:
 
 
 FORMATS = {
-    module_name: Format(module_name, sniff, read)
-    for module_name, sniff, read in (
-        (kineto.NAME, kineto.sniff, kineto.read),
-        (pytorch_et.NAME, pytorch_et.sniff, pytorch_et.read),
+    known.name: known
+    for known in (
+        Format(kineto.NAME, kineto.sniff, kineto.read),
+        Format(pytorch_et.NAME, pytorch_et.sniff, pytorch_et.read),
     )
 }
 
 
-def read(data: bytes, file: str, name: str | None = None) -> Recording:
-    """Decode one file in the format called `name`, or in the one its content shows. Raises TraceError."""
+def choose(data: bytes, name: str | None = None) -> Format | None:
+    """The format called `name`, or else the one that the content shows; None where it shows none. Raises TraceError."""
+    if name is not None and name not in FORMATS:
+        raise TraceError(f"unknown format {name!r}", mend=f"known: {', '.join(FORMATS)}")
     if name is not None:
-        if name not in FORMATS:
-            raise TraceError(f"unknown format {name!r}", mend=f"known: {', '.join(FORMATS)}")
-        return FORMATS[name].read(data, file)
+        return FORMATS[name]
     head = data[:_HEAD_BYTES]
-    for known in FORMATS.values():
-        if known.sniff(head):
-            return known.read(data, file)
-    raise TraceError("not a recording in a known format", file=file, mend=f"known: {', '.join(FORMATS)}")
+    return next((known for known in FORMATS.values() if known.sniff(head)), None)

@@ -14,24 +14,20 @@ Time between is compute; time from a wait to the operation's end is waiting and 
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
-from dataclasses import dataclass, replace
-from itertools import zip_longest
+from dataclasses import replace
 
 from traces.formats.calls import UNKNOWN, Call
+from traces.formats.host import HostActivity
 from traces.formats.recording import TimedCall, Timeline
 from traces.formats.spans import Span, Spans
-from traces.program import CollectiveKind, Finding
-
-_BACKWARD = "autograd::engine::evaluate_function"
-_ACCUMULATE = f"{_BACKWARD}: torch::autograd::AccumulateGrad"
+from traces.program import Finding
 
 
 def timeline(spans: Spans, calls: tuple[Call, ...]) -> Timeline:
     """Place `calls` (one for one with `spans.calls`) in time."""
     workers = _worker_threads(spans)
-    activity = _Activity.of([span for span in spans.operators if span.thread not in workers])
+    activity = HostActivity.of([span for span in spans.operators if span.thread not in workers])
     findings = []
     named, finding = _name_groups(spans, calls)
     if finding:
@@ -40,7 +36,7 @@ def timeline(spans: Spans, calls: tuple[Call, ...]) -> Timeline:
     assumed = 0
     for at, mine, call in zip(spans.calls, spans.workers, named, strict=True):
         end = max((worker.end for worker in mine), default=UNKNOWN)
-        bucket_wait = activity.backward_end(at) if call.kind is CollectiveKind.ALL_REDUCE else None
+        bucket_wait = activity.bucket_wait(at, call)
         if call.is_async is False:
             wait = at.end
         elif bucket_wait is not None:
@@ -66,63 +62,6 @@ def _marks(spans: Spans) -> tuple[tuple[int, int], ...]:
         return tuple((step, span.end) for step, span in spans.steps)
     ends = [span.end for span in spans.operators] + [span.end for mine in spans.workers for span in mine]
     return ((0, max(ends)),) if ends else ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Activity:
-    """When the rank's own threads were at work: intervals sorted and disjoint, and the backward pass's share of them."""
-
-    starts: list[int]
-    ends: list[int]
-    accumulating: list[Span]
-    outside_backward: list[int]
-
-    @classmethod
-    def of(cls, operators: list[Span]) -> _Activity:
-        """Work is ATen operators and whatever has nothing inside; other operators merely enclose (and may hide waiting)."""
-        work: list[tuple[int, int]] = []
-        for thread in {span.thread for span in operators}:
-            own = [span for span in operators if span.thread == thread]
-            for span, following in zip_longest(own, own[1:]):
-                is_leaf = following is None or following.start >= span.end
-                if is_leaf or span.name.startswith(("aten::", "c10d::")):
-                    work.append((span.start, span.end))
-        merged = _merge(work)
-        passes = _merge([(span.start, span.end) for span in operators if span.name.startswith(_BACKWARD)])
-        outside = [start for start, _ in merged if not _within(passes, start)]
-        return cls(
-            starts=[start for start, _ in merged],
-            ends=[end for _, end in merged],
-            accumulating=[span for span in operators if span.name.startswith(_ACCUMULATE)],
-            outside_backward=outside,
-        )
-
-    def idle_since(self, moment: int) -> int:
-        """The start of the idle time that holds `moment`; the end of the work that holds it, if the rank was at work."""
-        at = bisect_right(self.starts, moment) - 1
-        return self.ends[at] if at >= 0 else moment
-
-    def backward_end(self, call: Span) -> int | None:
-        """For a call made under AccumulateGrad: when the rank first did something that is not backward; else None."""
-        if not any(span.thread == call.thread and span.start <= call.start < span.end for span in self.accumulating):
-            return None
-        at = bisect_right(self.outside_backward, call.end)
-        return self.idle_since(self.outside_backward[at] - 1) if at < len(self.outside_backward) else None
-
-
-def _merge(intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(intervals):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
-        else:
-            merged.append((start, end))
-    return merged
-
-
-def _within(intervals: list[tuple[int, int]], moment: int) -> bool:
-    at = bisect_right(intervals, (moment, 1 << 63)) - 1
-    return at >= 0 and moment < intervals[at][1]
 
 
 def _worker_threads(spans: Spans) -> set[int | str]:

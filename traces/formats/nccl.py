@@ -7,7 +7,8 @@ The rank's program follows the GPU's compute streams, by CUDA's own rules (facts
 - A recorded wait holds back the compute launched after it (cudaStreamWaitEvent). The rank waits from the end of the compute
   launched before it, or from when the host had launched what comes next, whichever is later, to the operation's end. A host that
   stood in a synchronising call then was waiting for the same, so its launch is taken as of that call's start.
-- An operation without a recorded wait that was launched synchronously, or onto a compute stream, waits at once.
+- An operation launched synchronously, or onto a compute stream, waits at once. DDP buckets have no recorded wait: their reducer
+  makes it when backward is over.
 - A step ends when the host has ended it and the compute launched by then is done.
 
 A kernel also waits for the slowest peer; since waiting runs to the kernel's end, none of that is counted as compute.
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from traces.formats.calls import UNKNOWN, Call
+from traces.formats.host import HostActivity
 from traces.formats.recording import TimedCall, Timeline
 from traces.formats.spans import Device, Span, Spans
 from traces.program import Finding
@@ -31,24 +33,29 @@ def timeline(spans: Spans, calls: tuple[Call, ...]) -> Timeline:
     compute = _Compute.of(spans)
     kernels = _kernels_of(spans)
     issued: list[TimedCall] = []
-    by_seq: dict[tuple[str, int], int] = {}
-    latest = UNKNOWN
+    unwaited: list[int] = []
+    host = HostActivity.of(spans.operators)
     dangling = lost = 0
     for at, call, kernel in zip(spans.calls, calls, kernels, strict=True):
         if call.kind == "wait":
-            target = _waited_for(call, by_seq, latest)
+            target = _waited_for(call, issued, unwaited)
             if target is None:
                 dangling += 1
-            elif issued[target].wait_ns is None:
+            else:
+                unwaited.remove(target)
                 issued[target] = _with_wait(issued[target], compute.stops(at.start, issued[target].end_ns))
             continue
-        issue = max(at.start, compute.done_before(at.start))
-        lost += kernel is None
         end = kernel.span.end if kernel else UNKNOWN
-        at_once = call.is_async is False or (kernel is not None and kernel.stream in compute.streams)
-        issued.append(TimedCall(call, issue, end, issue if at_once else None))
-        latest = len(issued) - 1
-        by_seq[call.group, call.seq] = by_seq["", call.seq] = latest
+        lost += kernel is None and call.group_size != 1
+        item = TimedCall(call, max(at.start, compute.done_before(at.start)), end)
+        bucket_wait = host.bucket_wait(at, call)
+        if call.is_async is False or (kernel is not None and kernel.stream in compute.streams):
+            item = _with_wait(item, item.issue_ns)
+        elif bucket_wait is not None:
+            item = _with_wait(item, compute.stops(bucket_wait, end))
+        else:
+            unwaited.append(len(issued))
+        issued.append(item)
     if lost:
         findings.append(
             Finding("kernel-lost", f"{lost} operations have no kernel in the recording; their ends are not known")
@@ -65,11 +72,11 @@ def timeline(spans: Spans, calls: tuple[Call, ...]) -> Timeline:
     return Timeline(start, marks, tuple(issued), tuple(findings))
 
 
-def _waited_for(call: Call, by_seq: dict[tuple[str, int], int], latest: int) -> int | None:
-    """The operation a wait names by number. Files that don't number them are read as waiting for the latest one."""
-    if call.seq != UNKNOWN:
-        return by_seq.get((call.group, call.seq))
-    return latest if latest != UNKNOWN else None
+def _waited_for(call: Call, issued: list[TimedCall], unwaited: list[int]) -> int | None:
+    """The call that a wait names by number; in files that don't number them, the oldest that is not waited for."""
+    if call.seq == UNKNOWN:
+        return unwaited[0] if unwaited else None
+    return next((index for index in reversed(unwaited) if issued[index].call.seq == call.seq), None)
 
 
 def _with_wait(item: TimedCall, moment: int) -> TimedCall:
