@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,8 +12,8 @@ from traces import clocks, formats
 from traces.errors import TraceError
 from traces.files import open_all
 from traces.formats.calls import UNKNOWN, Call
-from traces.formats.pytorch_et import rank_in_name
 from traces.formats.recording import Recording
+from traces.peers import resolved
 from traces.program import Finding, Group, Program, Source, StepMark, Trace
 from traces.timeline import program, untimed
 
@@ -67,34 +69,46 @@ def import_files(
             programs[rank], said = untimed(calls, rank, groups, source=source)
         findings += [replace(finding, rank=rank) for finding in said]
     hosts = {rank: joined.timed.host for rank, joined in ranks.items() if joined.timed and joined.timed.host}
-    programs = _on_one_clock(programs, hosts)
+    programs, said = resolved(_on_one_clock(programs, hosts))
+    findings += said
     return Trace(
         world_size=world_size,
         groups=tuple(sorted(set(groups.values()), key=lambda group: group.id)),
         programs=programs,
         step_count=min(sum(isinstance(op, StepMark) for op in p.ops) for p in programs.values()),
         sources=tuple(replace(source, rank=rank) for source, rank in zip(sources, ranks_of, strict=True)),
-        findings=tuple(findings),
+        findings=_merged(findings, len(programs)),
         hosts=hosts,
         clock_residual_ns=clocks.residuals(programs),
         provenance=dict(provenance or {}),
     )
 
 
+def _merged(findings: Sequence[Finding], ranks: int) -> tuple[Finding, ...]:
+    """What every rank's recording says in the same words is said once, of no rank in particular."""
+    same = Counter(replace(finding, rank=UNKNOWN) for finding in findings)
+    return tuple(
+        dict.fromkeys(
+            replace(finding, rank=UNKNOWN) if same[replace(finding, rank=UNKNOWN)] == ranks else finding
+            for finding in findings
+        )
+    )
+
+
 def _ranks_of(recordings: Sequence[Recording]) -> list[int]:
     """Each recording's rank: as it says itself, by the process it was made in, or as its file's name says."""
-    by_pid: dict[int, list[int]] = {}
+    by_pid: dict[int, set[int]] = {}
     for recording in recordings:
         if recording.rank != UNKNOWN:
-            by_pid.setdefault(recording.pid, []).append(recording.rank)
+            by_pid.setdefault(recording.pid, set()).add(recording.rank)
     found = []
     for recording in recordings:
-        same_process = by_pid.get(recording.pid, [])
-        named = rank_in_name(recording.file)
+        same_process = by_pid.get(recording.pid, set())
+        named = _rank_in_name(recording.file)
         if recording.rank != UNKNOWN:
             found.append(recording.rank)
         elif recording.pid != UNKNOWN and len(same_process) == 1:
-            found.append(same_process[0])
+            found.append(min(same_process))
         elif named is not None:
             found.append(named)
         elif len(recordings) == 1:
@@ -102,6 +116,13 @@ def _ranks_of(recordings: Sequence[Recording]) -> list[int]:
         else:
             raise TraceError("which rank this is can't be told", file=recording.file, mend="name it rank-N.json")
     return found
+
+
+def _rank_in_name(file: str) -> int | None:
+    """The rank a file's name gives: the number behind "rank", else the one that ends it ("et_3.json")."""
+    stem = re.sub(r"(\.pt)?(\.trace)?\.json$", "", file)
+    found = re.search(r"rank[-_. ]?(\d+)", stem) or re.search(r"[-_](\d+)$", stem)
+    return int(found.group(1)) if found else None
 
 
 def _join(recordings: Sequence[Recording], ranks_of: Sequence[int]) -> dict[int, _Rank]:

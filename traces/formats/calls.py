@@ -134,6 +134,7 @@ C10D = {
     "monitored_barrier_": _Signature(_K.BARRIER, 0),
     "send": _Signature("send", 0, peer=2, tag=3),
     "recv_": _Signature("recv", 0, peer=2, tag=3),
+    "recv_any_source_": _Signature("recv", 0, tag=2),
 }
 
 

@@ -83,7 +83,7 @@ def _name_groups(spans: Spans, calls: tuple[Call, ...]) -> tuple[list[Call], Fin
         of_thread = {thread: spans.groups[index // 2] for index, thread in enumerate(threads)}
         text = "process groups were told apart by their worker threads; gloo recordings do not name them"
         finding = Finding("assumed-group", text, "info") if len(spans.groups) > 1 else None
-    elif len(spans.groups) == 1 or len(threads) <= 2:
+    elif len(spans.groups) == 1 or len(threads) in (1, 2):
         of_thread = {}
         text = f"calls were taken to be of group {default!r}: gloo recordings do not name it, and one pair of workers was busy"
         finding = Finding("assumed-group", text, "info") if len(spans.groups) > 1 else None

@@ -6,7 +6,7 @@ Layout: notes/trace_formats.md section 6.1; kineto's output_json.cpp.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -125,7 +125,7 @@ def _spans(decoded: _File, file: str) -> tuple[Spans, tuple[Call, ...]]:
     operators: list[Span] = []
     comms: list[tuple[Span, _Event]] = []
     c10d: list[tuple[Span, _Event]] = []
-    workers: list[tuple[Span, _Event]] = []
+    annotations: list[tuple[Span, _Event]] = []
     kernels: list[Device] = []
     launches: dict[int, Span] = {}
     for event in decoded.traceEvents:
@@ -136,8 +136,8 @@ def _spans(decoded: _File, file: str) -> tuple[Spans, tuple[Call, ...]]:
         cat = (event.cat or "").lower()
         if cat == "user_annotation" and (step := _STEP.match(event.name)):
             steps.append((int(step.group(1)), span))
-        elif cat == "user_annotation" and event.name.startswith("gloo:"):
-            workers.append((_identified(span, event, file), event))
+        elif cat == "user_annotation" and event.name.startswith(("gloo:", "nccl:")):
+            annotations.append((_identified(span, event, file), event))
         elif cat in ("cpu_op", "operator"):
             operators.append(span)
             if event.name == "record_param_comms":
@@ -149,12 +149,14 @@ def _spans(decoded: _File, file: str) -> tuple[Spans, tuple[Call, ...]]:
             kernels.append(Device(span, ids.stream, ids.correlation))
         elif cat in _LAUNCHES:
             launches[_args(event, _Ids, file).correlation] = span
-    made = sorted(comms or c10d, key=lambda pair: pair[0].start)
-    owned = _owned([span for span, _ in made], workers)
+    made = sorted(comms or c10d or annotations, key=lambda pair: pair[0].start)
+    workers = [pair for pair in annotations if pair[1].name.startswith("gloo:")]
+    owned = _owned([span for span, _ in made], workers) if made is not workers else [[pair] for pair in made]
+    around = _Around(c10d, annotations)
     called = [
-        (span, owned[index], call)
-        for index, (span, event) in enumerate(made)
-        if (call := _call(event, span.ident, owned[index], file)) is not None
+        (span, mine, call)
+        for (span, event), mine in zip(made, owned, strict=True)
+        if (call := _call(event, span, mine, around, file)) is not None
     ]
     spans = Spans(
         file=file,
@@ -201,18 +203,42 @@ def _identified(span: Span, event: _Event, file: str) -> Span:
     return replace(span, ident=_args(event, _Ids, file).record_function)
 
 
-def _call(event: _Event, ident: int, workers: list[_Pair], file: str) -> Call | None:
-    shapes = _args(event, _Shapes, file)
-    if event.name != "record_param_comms":
-        call = c10d_call(event.name, _arguments(shapes), event=ident)
-        if call is not None and call.dtype is None and workers:
-            # A list of tensors is recorded without its type; the annotation of the work itself has it.
-            types = _args(workers[0][1], _Shapes, file).types
-            return replace(call, dtype=dtype_of(types[0]) if types else None)
-        return call
-    comms = _args(event, _Comms, file)
-    if not comms.collective:
-        return _bare_call(shapes, ident)
+class _Around:
+    """Finds what else is recorded of a call: the c10d operator it lies in, the annotation that lies in it."""
+
+    def __init__(self, c10d: list[_Pair], annotations: list[_Pair]) -> None:
+        self._c10d = sorted(c10d, key=lambda pair: pair[0].start)
+        self._annotations = sorted(annotations, key=lambda pair: pair[0].start)
+
+    def operator(self, span: Span) -> _Event | None:
+        """The last c10d operator of the thread that starts no later than `span`, if it ends no earlier."""
+        at = bisect_right(self._c10d, span.start, key=lambda pair: pair[0].start)
+        for outer, event in reversed(self._c10d[:at]):
+            if outer.thread == span.thread:
+                return event if outer.end >= span.end else None
+        return None
+
+    def annotation(self, span: Span) -> _Event | None:
+        """The first annotation of the thread that starts within `span`."""
+        at = bisect_left(self._annotations, span.start, key=lambda pair: pair[0].start)
+        for inner, event in self._annotations[at:]:
+            if inner.start > span.end:
+                return None
+            if inner.thread == span.thread:
+                return event
+        return None
+
+
+def _call(event: _Event, span: Span, workers: list[_Pair], around: _Around, file: str) -> Call | None:
+    if event.name == "record_param_comms":
+        comms = _args(event, _Comms, file)
+        return _described(comms, span.ident) if comms.collective else _bare_call(span, around, file)
+    if event.name.startswith("c10d::"):
+        return _operator_call(event, span.ident, workers[0][1] if workers else None, file)
+    return _annotated_call(event, span.ident, file)
+
+
+def _described(comms: _Comms, ident: int) -> Call | None:
     kind = COMMS_NAMES.get(comms.collective)
     if kind is None:
         return None
@@ -233,10 +259,36 @@ def _call(event: _Event, ident: int, workers: list[_Pair], file: str) -> Call | 
     )
 
 
-def _bare_call(shapes: _Shapes, ident: int) -> Call:
-    """A call of a file from before the metadata (2023): a wait has no tensor, anything else is an unknown collective."""
-    has_tensor = bool(shapes.types) and shapes.types[0] != "Scalar"
-    return Call(CollectiveKind.ALL_REDUCE if has_tensor else "wait", "record_param_comms", event=ident)
+def _bare_call(span: Span, around: _Around, file: str) -> Call | None:
+    """A record_param_comms from before the metadata (2023): what is around it tells what it was; a wait has nothing around."""
+    operator, annotation = around.operator(span), around.annotation(span)
+    if operator is not None:
+        call = _operator_call(operator, span.ident, annotation, file)
+        # The flag of the operator is not the call's: NCCL's waits are recorded by themselves.
+        return replace(call, is_async=None) if call else None
+    if annotation is not None:
+        return _annotated_call(annotation, span.ident, file)
+    return Call("wait", "wait", event=span.ident)
+
+
+def _operator_call(event: _Event, ident: int, annotation: _Event | None, file: str) -> Call | None:
+    call = c10d_call(event.name, _arguments(_args(event, _Shapes, file)), event=ident)
+    if call is not None and call.dtype is None and annotation is not None:
+        # A list of tensors is recorded without its type; the annotation of the work itself has it.
+        types = _args(annotation, _Shapes, file).types
+        return replace(call, dtype=dtype_of(types[0]) if types else None)
+    return call
+
+
+def _annotated_call(event: _Event, ident: int, file: str) -> Call | None:
+    """A call of which only the annotation of its work is left. Its tensor is all_reduce's own; of others it tells too little."""
+    kind = COMMS_NAMES.get(event.name.partition(":")[2])
+    if kind is None:
+        return None
+    shapes = _args(event, _Shapes, file)
+    if kind is not CollectiveKind.ALL_REDUCE or not shapes.dims or not shapes.types:
+        return Call(kind, event.name, event=ident)
+    return Call(kind, event.name, sum(_numels(shapes.dims)), dtype_of(shapes.types[0]), event=ident)
 
 
 def _arguments(shapes: _Shapes) -> list[Argument]:

@@ -5,7 +5,6 @@ Layout: notes/trace_formats.md section 6.2; torch/csrc/profiler/standalone/execu
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import msgspec
@@ -13,10 +12,11 @@ import msgspec
 from traces.errors import TraceError
 from traces.formats.calls import COMMS_NAMES, UNKNOWN, Argument, Call, c10d_call, dtype_of
 from traces.formats.recording import GroupInfo, Recording
-from traces.program import CollectiveKind
+from traces.program import ROOTED, CollectiveKind
 
 NAME = "pytorch-et"
 
+_CALLERS = {*CollectiveKind} - ROOTED
 _GROUPS_NODE = "## process_group:init ##"
 
 
@@ -70,13 +70,25 @@ def read(data: bytes, file: str) -> Recording:
     # Over NCCL both appear, one inside the other; over gloo only c10d does.
     calls = [call for node in comms or c10d if (call := _call(node, file)) is not None]
     calls.sort(key=lambda call: call.event)
+    groups = _groups(decoded.nodes, file)
     return Recording(
         file=file,
         format=NAME,
+        rank=_rank(calls, groups),
         pid=decoded.pid,
-        groups=_groups(decoded.nodes, file),
+        groups=groups,
         calls=tuple(calls),
     )
+
+
+def _rank(calls: list[Call], groups: tuple[GroupInfo, ...]) -> int:
+    """The global rank that made the calls: where an operation has no root or peer, its rank is the caller's in the group."""
+    members = {group.name: group.ranks for group in groups}
+    for call in calls:
+        ranks = members.get(call.group, ())
+        if call.kind in _CALLERS and 0 <= call.root < len(ranks):
+            return ranks[call.root]
+    return UNKNOWN
 
 
 def _call(node: _Node, file: str) -> Call | None:
@@ -185,10 +197,3 @@ def _groups(nodes: list[_Node], file: str) -> tuple[GroupInfo, ...]:
             return ()
         return tuple(GroupInfo(g.pg_name, g.pg_desc, tuple(g.ranks) or tuple(range(g.group_size))) for g in listed)
     return ()
-
-
-def rank_in_name(file: str) -> int | None:
-    """The rank a file's name gives: the number behind "rank", else the last number before the extension."""
-    stem = re.sub(r"(\.pt)?(\.trace)?\.json(\.gz)?$", "", file)
-    found = re.search(r"rank[-_. ]?(\d+)", stem) or re.search(r"(\d+)\D*$", stem)
-    return int(found.group(1)) if found else None
