@@ -137,7 +137,7 @@ def _rate(node: Node) -> Rate | None:
         return None
     rate = node.parse(Rate.parse)
     if rate == 0 or rate % 8:
-        raise node.error(f"rate {rate} can't be: expected whole bytes a second, more than none, or '{UNLIMITED}'")
+        raise node.error(f"rate {rate}: expected a whole number of bytes a second, more than 0, or '{UNLIMITED}'")
     return rate
 
 

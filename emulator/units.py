@@ -1,15 +1,14 @@
 """Exact quantities: `Rate` in bit/s, `Duration` in ns, `Size` in bytes, `Probability` in parts of 2**32 - 1.
 
 Each is an `int` that knows its unit: it compares, hashes, packs and serialises as the integer it is. Arithmetic gives a
-plain `int`, so whoever computes says what came out: `Duration(link.delay + jitter)`. `str` is the shortest exact form
-of at least one unit and at most three decimals, and parses back to the same value. Text is read as decimal, never as
-float, and what isn't a whole number of base units is refused.
+plain `int`, so whoever computes says what came out: `Duration(link.delay + jitter)`. `str` is exact, in the largest
+unit that needs at most three decimals, and parses back to the same value. Text is read as decimal, never as float, and
+what isn't a whole number of base units is refused.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from decimal import Decimal
 from typing import ClassVar, Self
 
@@ -29,10 +28,10 @@ def _split(text: str, what: str, suffixes: str) -> tuple[Decimal, str]:
 
 
 class _Quantity(int):
-    """A number of one unit that is not negative. `_suffixes` maps each unit, as printed, to its size in base units."""
+    """A number of one unit that is not negative. `_suffixes` maps each unit to its size in base units, rising."""
 
     _what: ClassVar[str]
-    _suffixes: ClassVar[Mapping[str, int]]
+    _suffixes: ClassVar[dict[str, int]]
 
     def __new__(cls, value: int) -> Self:
         if value < 0:
@@ -59,12 +58,10 @@ class _Quantity(int):
         return cls(int(exact))
 
     def __str__(self) -> str:
-        forms = [
-            f"{_plain(Decimal(int(self)) / factor)} {suffix}"
-            for suffix, factor in self._suffixes.items()
-            if factor == 1 or (self >= factor and self * 1000 % factor == 0)
-        ]
-        return min(reversed(forms), key=len)
+        for suffix, factor in reversed(self._suffixes.items()):
+            if factor == 1 or (self >= factor and self * 1000 % factor == 0):
+                return f"{_plain(Decimal(int(self)) / factor)} {suffix}"
+        raise AssertionError("the first suffix is the base unit")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({int(self)})"
@@ -79,7 +76,7 @@ class Rate(_Quantity):
     """Bits per second. tc's "bps" means bytes and is therefore not accepted."""
 
     _what = "rate"
-    _suffixes: ClassVar[Mapping[str, int]] = {
+    _suffixes: ClassVar[dict[str, int]] = {
         "bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9, "tbit": 10**12,
     }  # fmt: skip
 
@@ -88,14 +85,14 @@ class Duration(_Quantity):
     """Nanoseconds."""
 
     _what = "duration"
-    _suffixes: ClassVar[Mapping[str, int]] = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9}
+    _suffixes: ClassVar[dict[str, int]] = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9}
 
 
 class Size(_Quantity):
     """Bytes; kB is 1000 of them, KiB 1024."""
 
     _what = "size"
-    _suffixes: ClassVar[Mapping[str, int]] = {
+    _suffixes: ClassVar[dict[str, int]] = {
         "B": 1, "kB": 10**3, "KiB": 2**10, "MB": 10**6, "MiB": 2**20, "GB": 10**9, "GiB": 2**30,
     }  # fmt: skip
 

@@ -1,0 +1,163 @@
+"""`tracebed network`: networks and profiles as they are resolved."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import click
+
+MOST_NAMES = 6
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from emulator.links import Direction
+    from emulator.network import Network
+
+
+@click.group(no_args_is_help=True)
+def command() -> None:
+    """Show networks and profiles as they are resolved."""
+
+
+@command.command()
+@click.argument("network", metavar="NET")
+@click.option(
+    "--ranks", type=click.IntRange(1, 2**16), help="The job's ranks, for a file that doesn't say how many hosts."
+)
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set a key of the file, by its dotted path."
+)
+@click.option("--yaml", "as_yaml", is_flag=True, help="Print the resolved form as a network file.")
+@click.option("--json", "as_json", is_flag=True, help="Print the resolved form as JSON.")
+def show(network: str, ranks: int | None, settings: tuple[str, ...], as_yaml: bool, as_json: bool) -> None:
+    """Print the resolved form of NET, a network file or a profile's name.
+
+    A link's `up` is from its first end to its second: in a star, from the host to the switch.
+
+    \b
+    Example:
+      tracebed network show ethernet-10g --ranks 4 --set "links.host2.rate=1 gbit"
+    """
+    from emulator.network import load, to_dict
+
+    resolved = load(network, ranks=ranks, overrides=dict(_split(setting) for setting in settings))
+    if as_json:
+        click.echo(json.dumps(to_dict(resolved), indent=2))
+    elif as_yaml:
+        import yaml
+
+        click.echo(yaml.safe_dump(to_dict(resolved), sort_keys=False), nl=False)
+    else:
+        _print(resolved)
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+def list_(as_json: bool) -> None:
+    """List the profiles: rate, one-way delay and loss of each link, and where the numbers come from.
+
+    \b
+    Example:
+      tracebed network list
+    """
+    from emulator.network import load, profiles
+
+    rows = []
+    for name, profile in profiles().items():
+        way = load(name).links[0].a_to_b
+        numbers = {"rate": _rate(way), "delay": str(way.delay), "loss": _loss(way) or "none"}
+        rows.append({"profile": name, **numbers, "source": profile.mapping()["source"].scalar()})
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    table = _table("profile", "rate", "delay", "loss", "source")
+    for row in rows:
+        table.add_row(*row.values())
+    _write(table)
+
+
+def _split(setting: str) -> tuple[str, str]:
+    key, equals, value = setting.partition("=")
+    if not equals or not key:
+        raise click.UsageError(f"--set {setting}: expected KEY=VALUE, as in link.rate='1 gbit'")
+    return key, value
+
+
+def _print(network: Network) -> None:
+    from emulator.shaping import choose_fidelity
+
+    buffer = network.tcp.buffer or "tuned by the kernel"
+    click.echo(f"{network.name} ({network.source or 'all from the file'}), seed {network.seed}")
+    click.echo(f"TCP {network.tcp.congestion}, buffers {buffer}; fidelity {choose_fidelity(network)}")
+    held = [f"{host.name} ({', '.join(str(rank) for rank in host.ranks) or 'none'})" for host in network.hosts]
+    click.echo(f"hosts (and their ranks): {_some(held)}")
+    _write(_directions(network))
+
+
+def _directions(network: Network) -> Table:
+    """One row for all directions that are alike; columns only for what some direction has."""
+    alike: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    for link in network.links:
+        for side, way in (("up", link.a_to_b), ("down", link.b_to_a)):
+            alike.setdefault(_cells(way, link.mtu), []).append((link.name, side))
+    headings = ("rate", "delay", "MTU", "jitter", "loss", "queue", "more")
+    shown = [index for index in range(len(headings)) if any(cells[index] for cells in alike)]
+    table = _table("links", *(headings[index] for index in shown))
+    for cells, members in alike.items():
+        sides = Counter(name for name, _ in members)
+        names = dict.fromkeys(name if sides[name] == 2 else f"{name} {side}" for name, side in members)
+        table.add_row(_some(list(names)), *(cells[index] or "none" for index in shown))
+    return table
+
+
+def _cells(way: Direction, mtu: int) -> tuple[str, ...]:
+    from emulator.shaping import queue_packets
+
+    queue = "" if way.queue is None else str(way.queue)
+    if way.queue and way.queue.unit == "bytes":
+        queue += f" ({queue_packets(way.queue, mtu)} full packets)"
+    jitter = f"{way.jitter} {way.distribution}" if way.jitter else ""
+    return _rate(way), str(way.delay), str(mtu), jitter, _loss(way), queue, _more(way)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" if names[MOST_NAMES:] else "")
+
+
+def _rate(way: Direction) -> str:
+    return "unlimited" if way.rate is None else str(way.rate)
+
+
+def _loss(way: Direction) -> str:
+    from emulator.impairments import Event
+
+    if way.loss is None:
+        return ""
+    if isinstance(way.loss, Event):
+        return str(way.loss.probability)
+    return type(way.loss).__name__
+
+
+def _more(way: Direction) -> str:
+    """What few links have."""
+    events = {"reorder": way.reorder, "duplicate": way.duplicate, "corrupt": way.corrupt}
+    return ", ".join(f"{name} {event.probability}" for name, event in events.items() if event)
+
+
+def _table(*columns: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _write(table: Table) -> None:
+    from rich.console import Console
+
+    Console().print(table)

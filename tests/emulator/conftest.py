@@ -1,0 +1,28 @@
+"""Fixtures of the emulator's tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyroute2 import IPRoute
+
+
+@pytest.fixture
+def netns_root() -> Iterator[IPRoute]:
+    """Netlink into a fresh network namespace, which is gone afterwards. Only the lack of root skips."""
+    if os.geteuid() != 0:
+        pytest.skip("not run: needs root")
+    from pyroute2 import IPRoute, netns
+
+    name = f"tracebed-test-{os.getpid()}"
+    netns.create(name)
+    try:
+        with IPRoute(netns=name) as ipr:
+            yield ipr
+    finally:
+        netns.remove(name)

@@ -1,0 +1,83 @@
+"""`tracebed network`, run as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from emulator.network import from_dict, load, profiles
+
+RUN = [sys.executable, "-c", "from replay.cli.main import main; main()", "network"]
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": "160"}
+    return subprocess.run([*RUN, *arguments], capture_output=True, text=True, check=False, env=environment)
+
+
+def test_list_shows_every_profile() -> None:
+    done = _run("list")
+    assert done.returncode == 0
+    for name in profiles():
+        assert name in done.stdout
+    assert "assumed" in done.stdout
+    rows = json.loads(_run("list", "--json").stdout)
+    assert [row["profile"] for row in rows] == list(profiles())
+    assert rows[1] | {"source": ""} == {
+        "profile": "ethernet-10g", "rate": "10 gbit", "delay": "2 us", "loss": "none", "source": "",
+    }  # fmt: skip
+
+
+def test_show_groups_what_is_alike() -> None:
+    done = _run(
+        "show", "ethernet-10g", "--ranks", "64", "--set", "links.host2.up.rate=1 gbit", "--set", "link.queue=1 MB"
+    )
+    assert done.returncode == 0
+    assert "and 58 more" in done.stdout
+    assert "host2 up" in done.stdout
+    assert "1 MB (660 full packets)" in done.stdout
+    assert "fidelity packet" in done.stdout
+
+
+def test_show_prints_the_resolved_form(tmp_path: Path) -> None:
+    network = load("wan-continental", ranks=3)
+    assert from_dict(json.loads(_run("show", "wan-continental", "--ranks", "3", "--json").stdout)) == network
+    again = tmp_path / "again.yaml"
+    again.write_text(_run("show", "wan-continental", "--ranks", "3", "--yaml").stdout)
+    assert load(again) == network
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "link:\n  rate: 1 gbit\n  dealy: 1 us\n",
+            "{}, line 3, link.dealy: unknown key 'dealy': did you mean 'delay'?",
+        ),
+        (
+            "link: {rate: 0 gbit}\n",
+            "{}, line 1, link.rate: rate 0 bit: expected a whole number of bytes a second, more",
+        ),
+        ("link: {rate: 1 gbit, delay: -1 us}\n", "{}, line 1, link.delay: '-1 us' is negative: a duration can't be"),
+        ("hosts: [a, b]\nlink: {rate: 1 gbit}\n", "{}, line 1, hosts: host 'b' is unreachable from 'a'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_status_2(tmp_path: Path, text: str, line: str) -> None:
+    path = tmp_path / "net.yaml"
+    path.write_text(text)
+    done = _run("show", str(path))
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("tracebed: " + line.format(path))
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_setting_that_is_none_is_bad_usage() -> None:
+    done = _run("show", "ethernet-1g", "--set", "link")
+    assert done.returncode == 2
+    assert "expected KEY=VALUE" in done.stderr
