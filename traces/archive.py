@@ -4,8 +4,8 @@
     ranks/R/COLUMN.npy       one number an operation; COLUMNS gives names and types
     ranks/R/splits.npy       int64, the all_to_all splits of rank R's operations one behind the other
 
-Nothing in it is executed: no pickle, and every size is held against a bound and against the header before it is read. The same
-trace gives the same bytes: members have a fixed date and order.
+Nothing in it is executed: no pickle, and every size is held against a bound and against the header before it is read.
+The same trace gives the same bytes: members have a fixed date and order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from traces.program import Finding, Group, Program, Source, Trace
 VERSION = 1
 FORMAT = "tracebed"
 
-# What one rank may hold. The largest public trace has fewer than 10^5 operations a rank (notes/trace_formats.md section 7).
+# Bounds on what a file may make a reader allocate; real recordings have some thousand operations a rank.
 MAX_OPS = 50_000_000
 MAX_HEADER_BYTES = 256 << 20
 _NPY_HEADER_BYTES = 4096
@@ -60,7 +60,7 @@ class Header(msgspec.Struct, frozen=True):
     provenance: dict[str, str] = {}
 
 
-# version -> the function that turns a header of that version into one of the next. Columns are migrated by name in `unpack`.
+# version -> the function that turns a header of that version into one of the next.
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 MIGRATIONS: Mapping[int, Migration] = {}
 
@@ -102,7 +102,7 @@ def _put(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
 
 
 def read(path: Path) -> Trace:
-    """Read a whole trace. Raises TraceError naming the file and the member that is wrong; OSError if it can't be opened."""
+    """Read a whole trace. Raises TraceError naming the file and the member that is wrong, and OSError."""
     with _open(path) as archive:
         header = _header(archive, path)
         return Trace(
@@ -134,7 +134,7 @@ def read_header(path: Path) -> Header:
 
 
 def trace_hash(path: Path) -> str:
-    """SHA-256 (hex) of what the trace holds: names and unpacked contents of its members, however they were compressed."""
+    """SHA-256 (hex) of what the trace holds: names and unpacked contents of its members."""
     digest = hashlib.sha256()
     with _open(path) as archive:
         header = _header(archive, path)
@@ -195,7 +195,7 @@ def _header(archive: zipfile.ZipFile, path: Path) -> Header:
 
 
 def migrated(plain: dict[str, Any], target: int, migrations: Mapping[int, Migration], path: Path) -> dict[str, Any]:
-    """The header as version `target` has it, one step at a time. Raises TraceError for versions there is no way from."""
+    """The header as version `target` has it, one step at a time. Raises TraceError where there is no way."""
     if plain["version"] > target:
         raise TraceError(
             f"is of version {plain['version']}, made by a newer tracebed",

@@ -173,7 +173,7 @@ def _point_to_point(trace: Trace) -> Iterator[Finding]:
                 received[op.peer, rank, op.group, op.tag].append((rank, index, op_bytes(op)))
     for key in sorted({*sent, *received}):
         source, target = key[:2]
-        if source in trace.programs and target in trace.programs or source < 0 or target < 0:
+        if (source in trace.programs and target in trace.programs) or source < 0 or target < 0:
             yield from _pairs(sent[key], received[key], source, target)
 
 

@@ -1,8 +1,8 @@
 """Putting the ranks' clocks together: all ranks of a symmetric collective see it end at nearly the same moment.
 
 On one machine NCCL kernels of one collective end within 49 us of each other while their starts differ by up to 41.7 ms
-(notes/trace_formats.md section 1), so ends are what clocks are aligned by. Ranks of one host share its clock and are not moved
-against each other; hosts are moved by the median difference to the host of the lowest rank.
+(notes/trace_formats.md section 1), so ends are what clocks are aligned by. Ranks of one host share its clock and are
+not moved against each other; hosts are moved by the median difference to the host of the lowest rank.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def offsets(programs: Mapping[int, Program], hosts: Mapping[int, str]) -> dict[i
 
 
 def residuals(programs: Mapping[int, Program]) -> dict[int, int]:
-    """Per rank, the largest distance in ns between one of its collective ends and another rank's end of the same one."""
+    """Per rank, the largest distance in ns between an end of a collective there and at another rank."""
     worst = dict.fromkeys(programs, 0)
     for seen in _collective_ends(programs).values():
         first, last = min(seen.values()), max(seen.values())

@@ -22,8 +22,8 @@ from traces.program import (
     Wait,
 )
 
-# `value` is Compute's ns, a call's count, Wait's op, StepMark's step; `peer` is a root or a peer; the two split columns are how
-# many entries of `splits` the operation has.
+# `value` is Compute's ns, a call's count, Wait's op, StepMark's step; `peer` is a root or a peer; the two split columns
+# are how many entries of `splits` the operation has.
 COLUMNS: Mapping[str, str] = {
     "type": "<u1",
     "kind": "<u1",

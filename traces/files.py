@@ -13,7 +13,7 @@ from pathlib import Path
 
 from traces.errors import TraceError
 
-# The largest public trace of one rank is 24 MB (notes/trace_formats.md 7); a bomb is far beyond this.
+# One rank's recording unpacks to some tens of MB (notes/trace_formats.md section 5); a bomb goes far beyond this.
 MAX_FILE_BYTES = 4 << 30
 _GZIP = b"\x1f\x8b"
 _READABLE = (".json", ".json.gz", ".tar.gz", ".tgz", ".tar")
@@ -33,7 +33,7 @@ class Opened:
 
 
 def open_all(paths: Sequence[Path]) -> Iterator[Opened]:
-    """Every recording in `paths`, one at a time, in name order within a folder or archive. Raises TraceError, OSError."""
+    """Every recording in `paths`, one at a time, folders and archives in name order. Raises TraceError, OSError."""
     for path in paths:
         if path.is_dir():
             inside = sorted(p for p in path.iterdir() if p.name.endswith(_READABLE) and not p.name.startswith("."))

@@ -17,7 +17,6 @@ from traces.peers import resolved
 from traces.program import Finding, Group, Program, Source, StepMark, Trace
 from traces.timeline import program, untimed
 
-
 _KNOWN = f"known: {', '.join(formats.FORMATS)}"
 _WORLD = ""  # the name of calls whose recording leaves the group out: they are of all ranks
 
@@ -37,8 +36,9 @@ def import_files(
 ) -> Trace:
     """Read the files, folders and archives in `paths`, which together are one job.
 
-    Files of one rank are joined: times from Kineto, what Kineto leaves out from the execution trace. A rank that is missing is
-    not an error here: `traces.checks` says so. Raises TraceError naming the file and place of what can't be read.
+    Files of one rank are joined: times from Kineto, what Kineto leaves out from the execution trace. A rank that is
+    missing is not an error here: `traces.checks` says so. Raises TraceError naming the file and place of what can't be
+    read.
     """
     recordings: list[Recording] = []
     sources: list[Source] = []
@@ -137,10 +137,7 @@ def _join(recordings: Sequence[Recording], ranks_of: Sequence[int]) -> dict[int,
     for rank, mine in sorted(by_rank.items()):
         timed = next((recording for recording in mine if recording.timeline is not None), None)
         described = next((recording for recording in mine if recording.timeline is None), None)
-        if timed is None or described is None:
-            calls = mine[0].calls
-        else:
-            calls = _described(timed, described)
+        calls = _described(timed, described) if timed and described else mine[0].calls
         joined[rank] = _Rank(rank, calls, timed, tuple(mine))
     return joined
 
@@ -156,7 +153,7 @@ def _described(timed: Recording, described: Recording) -> tuple[Call, ...]:
         return tuple(_fuller(call, by_event[call.event]) for call in timed.calls)
     if len(timed.calls) != len(described.calls):
         raise TraceError(
-            f"{len(timed.calls)} communication calls here but {len(described.calls)} in {described.file}, and no ids to join by",
+            f"{len(timed.calls)} calls here, {len(described.calls)} in {described.file}, and no ids to join them by",
             file=timed.file,
         )
     for index, (ours, theirs) in enumerate(zip(timed.calls, described.calls, strict=True)):
@@ -201,7 +198,7 @@ def _groups(recordings: Sequence[Recording], world_size: int) -> dict[str, Group
 def _renamed(
     calls: tuple[Call, ...], groups: Mapping[str, Group], world_size: int, file: str
 ) -> tuple[tuple[Call, ...], tuple[Finding, ...]]:
-    """Calls with names of known groups. Execution traces before 1.0.3 name a group by a pointer, which tells others nothing."""
+    """Calls with names of known groups; execution traces before 1.0.3 name a group by a pointer of that process."""
     unknown = {c.group: c.group_size for c in calls if c.kind != "wait" and c.group and c.group not in groups}
     names: dict[str, str] = {}
     for name, size in unknown.items():

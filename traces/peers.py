@@ -1,4 +1,4 @@
-"""Receives that named no sender when they were recorded (`recv_any_source_`): who it was, from the other ranks' sends."""
+"""Receives recorded without a sender (`recv_any_source_`): who it was, from the other ranks' sends."""
 
 from __future__ import annotations
 

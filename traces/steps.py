@@ -24,7 +24,8 @@ def recorded_step_ns(trace: Trace) -> tuple[int, ...]:
 def select(trace: Trace, first: int, last: int) -> Trace:
     """The trace with only its steps `first` up to but not including `last`, counted from 0. Raises TraceError.
 
-    An operation from before the cut loses its wait; one that is waited for after it is waited for at its end. Both are findings.
+    An operation from before the cut loses its wait; one that is waited for after it is waited for at its end. Both are
+    findings.
     """
     if not 0 <= first < last <= trace.step_count:
         raise TraceError(f"no steps {first}:{last}", mend=f"the trace has steps 0:{trace.step_count}")

@@ -11,7 +11,7 @@ from traces.steps import recorded_step_ns
 
 @dataclass(frozen=True, slots=True)
 class OperationRow:
-    """All operations of one kind in one group. `per_rank` is (fewest, most) a rank starts; `bytes` is all ranks' together."""
+    """All operations of one kind in one group: `per_rank` is (fewest, most) a rank starts, `bytes` is all ranks'."""
 
     group: str
     kind: str

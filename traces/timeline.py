@@ -39,8 +39,9 @@ def program(
 ) -> tuple[Program, tuple[Finding, ...]]:
     """The program of a recorded rank, and what a reader must know of how it came about.
 
-    Compute is all time in the recorded steps that is not waiting. Origins carry the rank's own clock (ns since its epoch).
-    Calls of groups with one member move nothing and are left out; so are calls and waits outside the recorded steps.
+    Compute is all time in the recorded steps that is not waiting. Origins carry the rank's own clock (ns since its
+    epoch). Calls of groups with one member move nothing and are left out; so are calls and waits outside the recorded
+    steps.
     """
     last = timeline.marks[-1][1] if timeline.marks else timeline.start_ns
     real = {index: item for index, item in enumerate(timeline.calls) if not _is_alone(item.call, groups)}

@@ -10,14 +10,16 @@ import click
 
 @click.command("import", no_args_is_help=True)
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The .trace to write.")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The .trace to write."
+)
 @click.option("--format", "format_name", help="Read every file as this format; otherwise each file's content decides.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(files: tuple[Path, ...], output: Path, format_name: str | None, as_json: bool) -> int:
     """Turn recordings of one job into one .trace file.
 
-    FILES are Kineto traces and PyTorch execution traces of the job's ranks: .json, .json.gz, .tar.gz, or folders of them. The
-    two of one rank are joined.
+    FILES are Kineto traces and PyTorch execution traces of the job's ranks: .json, .json.gz, .tar.gz, or folders of
+    them. The two of one rank are joined.
 
     \b
     Example:
@@ -32,7 +34,9 @@ def command(files: tuple[Path, ...], output: Path, format_name: str | None, as_j
     trace = import_files(files, format_name=format_name, provenance=made_with)
     archive.write(trace, output)
     if as_json:
-        findings = [{"code": f.code, "rank": f.rank, "message": f.message, "severity": f.severity} for f in trace.findings]
+        findings = [
+            {"code": f.code, "rank": f.rank, "message": f.message, "severity": f.severity} for f in trace.findings
+        ]
         click.echo(
             json.dumps(
                 {

@@ -19,11 +19,13 @@ UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call, in the words of its own rank. `root` and `peer` are ranks *within the group*; UNKNOWN where not recorded.
+    """One call, in the words of its own rank. `root` and `peer` are ranks *within the group*; UNKNOWN where not
+    recorded.
 
-    `count` is in elements as `traces.program.Collective` defines it; `group` is the process group's recorded name, "" where
-    the recording has none. `is_async` is None where the recording does not say. `seq` numbers the group's calls, and a
-    "wait" carries the number of the call it waits for. `event` is the file's own id (`rf_id`, "Record function id").
+    `count` is in elements as `traces.program.Collective` defines it; `group` is the process group's recorded name, ""
+    where the recording has none. `is_async` is None where the recording does not say. `seq` numbers the group's calls,
+    and a "wait" carries the number of the call it waits for. `event` is the file's own id (`rf_id`, "Record function
+    id").
     """
 
     kind: CallKind
@@ -86,7 +88,7 @@ _DTYPES = {
 
 
 def dtype_of(text: str) -> DType | None:
-    """The element type in "Float", "c10::Half", "Tensor(float)" or "GenericList[Tensor(float),...]"; None where none is named."""
+    """The element type in "Float", "c10::Half" or "GenericList[Tensor(float),...]"; None where none is named."""
     inner = re.search(r"Tensor\(([^)]*)\)", text)
     name = (inner.group(1) if inner else text).strip().lower()
     if "float8" in name:

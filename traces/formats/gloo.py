@@ -4,10 +4,11 @@ gloo runs an operation on a worker thread of its process group and annotates it 
 recording does not say where the rank waited, so that is worked out (facts: notes/trace_formats.md 6.1 "Gloo"):
 
 - A call made with async_op=False waits right behind itself.
-- An all_reduce made while a gradient is accumulated is a DDP bucket. The reducer waits for all its buckets when backward is
-  over (torch/csrc/distributed/c10d/reducer.cpp, finalize_backward), not before, however early they end.
-- Any other call is waited for at the first moment that fits the recording: the rank was idle from then until the operation had
-  ended. Had it waited earlier it could not have worked; whether it could have worked longer is not recorded.
+- An all_reduce made while a gradient is accumulated is a DDP bucket. The reducer waits for all its buckets when
+  backward is over (torch/csrc/distributed/c10d/reducer.cpp, finalize_backward), not before, however early they end.
+- Any other call is waited for at the first moment that fits the recording: the rank was idle from then until the
+  operation had ended. Had it waited earlier it could not have worked; whether it could have worked longer is not
+  recorded.
 
 Time between is compute; time from a wait to the operation's end is waiting and is left out.
 """
@@ -20,7 +21,7 @@ from dataclasses import replace
 from traces.formats.calls import UNKNOWN, Call
 from traces.formats.host import HostActivity
 from traces.formats.recording import TimedCall, Timeline
-from traces.formats.spans import Span, Spans
+from traces.formats.spans import Spans
 from traces.program import Finding
 
 
@@ -46,7 +47,7 @@ def timeline(spans: Spans, calls: tuple[Call, ...]) -> Timeline:
             assumed += 1
         placed.append(TimedCall(call, at.start, end, wait))
     if assumed:
-        text = f"{assumed} asynchronous calls: their waits are not recorded and were put where the rank first could have waited"
+        text = f"{assumed} asynchronous calls have no recorded wait; it was put where the rank first could have waited"
         findings.append(Finding("assumed-wait", text, "info"))
     unfinished = sum(1 for item in placed if item.end_ns == UNKNOWN)
     if unfinished:
@@ -72,8 +73,8 @@ def _worker_threads(spans: Spans) -> set[int | str]:
 def _name_groups(spans: Spans, calls: tuple[Call, ...]) -> tuple[list[Call], Finding | None]:
     """Say which process group each call belongs to, which gloo recordings leave out.
 
-    Each group has its own worker threads, two of them, started when it is made (ProcessGroupGloo.cpp), so thread numbers in
-    ascending pairs are the groups in the order they were made.
+    Each group has its own worker threads, two of them, started when it is made (ProcessGroupGloo.cpp), so thread
+    numbers in ascending pairs are the groups in the order they were made.
     """
     if not spans.groups or all(call.group for call in calls):
         return list(calls), None
@@ -85,7 +86,7 @@ def _name_groups(spans: Spans, calls: tuple[Call, ...]) -> tuple[list[Call], Fin
         finding = Finding("assumed-group", text, "info") if len(spans.groups) > 1 else None
     elif len(spans.groups) == 1 or len(threads) in (1, 2):
         of_thread = {}
-        text = f"calls were taken to be of group {default!r}: gloo recordings do not name it, and one pair of workers was busy"
+        text = f"gloo recordings name no groups, and one pair of workers was busy: taken as group {default!r}"
         finding = Finding("assumed-group", text, "info") if len(spans.groups) > 1 else None
     else:
         of_thread = {}

@@ -17,7 +17,7 @@ _ACCUMULATE = f"{_BACKWARD}: torch::autograd::AccumulateGrad"
 
 @dataclass(frozen=True, slots=True)
 class HostActivity:
-    """When the rank's own threads were at work: intervals sorted and disjoint, and the backward pass's share of them."""
+    """When the rank's own threads were at work, as sorted disjoint intervals, and what of it was not backward."""
 
     starts: list[int]
     ends: list[int]
@@ -26,7 +26,7 @@ class HostActivity:
 
     @classmethod
     def of(cls, operators: Sequence[Span]) -> HostActivity:
-        """Work is ATen operators and whatever has nothing inside; other operators merely enclose (and may hide waiting)."""
+        """Work is ATen operators and whatever has nothing inside; other operators enclose, and may hide waiting."""
         work: list[tuple[int, int]] = []
         for thread in {span.thread for span in operators}:
             own = [span for span in operators if span.thread == thread]
@@ -45,15 +45,16 @@ class HostActivity:
         )
 
     def idle_since(self, moment: int) -> int:
-        """The start of the idle time that holds `moment`; the end of the work that holds it, if the rank was at work."""
+        """The start of the idle time that holds `moment`, or the end of the work that holds it."""
         at = bisect_right(self.starts, moment) - 1
         return self.ends[at] if at >= 0 else moment
 
     def bucket_wait(self, at: Span, call: Call) -> int | None:
         """For a DDP bucket, when backward was over and its reducer began to wait; None for any other call.
 
-        A bucket is an all_reduce made while a gradient is accumulated. The reducer waits for all its buckets when backward is
-        over, not before, however early they end (torch/csrc/distributed/c10d/reducer.cpp, finalize_backward).
+        A bucket is an all_reduce made while a gradient is accumulated. The reducer waits for all its buckets when
+        backward is over, not before, however early they end (torch/csrc/distributed/c10d/reducer.cpp,
+        finalize_backward).
         """
         if call.kind is not CollectiveKind.ALL_REDUCE:
             return None

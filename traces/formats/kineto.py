@@ -260,7 +260,7 @@ def _described(comms: _Comms, ident: int) -> Call | None:
 
 
 def _bare_call(span: Span, around: _Around, file: str) -> Call | None:
-    """A record_param_comms from before the metadata (2023): what is around it tells what it was; a wait has nothing around."""
+    """A record_param_comms from before the metadata (2023): what is around tells what it is; a wait has nothing."""
     operator, annotation = around.operator(span), around.annotation(span)
     if operator is not None:
         call = _operator_call(operator, span.ident, annotation, file)
@@ -281,7 +281,7 @@ def _operator_call(event: _Event, ident: int, annotation: _Event | None, file: s
 
 
 def _annotated_call(event: _Event, ident: int, file: str) -> Call | None:
-    """A call of which only the annotation of its work is left. Its tensor is all_reduce's own; of others it tells too little."""
+    """A call of which only the annotation of its work is left; its tensor is the size of an all_reduce only."""
     kind = COMMS_NAMES.get(event.name.partition(":")[2])
     if kind is None:
         return None

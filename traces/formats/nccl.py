@@ -2,13 +2,15 @@
 
 The rank's program follows the GPU's compute streams, by CUDA's own rules (facts: notes/trace_formats.md 6.1):
 
-- An operation's kernel may run once the host has launched it and the compute launched before it is done (ProcessGroupNCCL
-  makes its stream wait for the current one). That moment is the start, not the kernel's own: a kernel may queue behind its lane.
-- A recorded wait holds back the compute launched after it (cudaStreamWaitEvent). The rank waits from the end of the compute
-  launched before it, or from when the host had launched what comes next, whichever is later, to the operation's end. A host that
-  stood in a synchronising call then was waiting for the same, so its launch is taken as of that call's start.
-- An operation launched synchronously, or onto a compute stream, waits at once. DDP buckets have no recorded wait: their reducer
-  makes it when backward is over.
+- An operation's kernel may run once the host has launched it and the compute launched before it is done
+  (ProcessGroupNCCL makes its stream wait for the current one). That moment is the start, not the kernel's own: a
+  kernel may queue behind its lane.
+- A recorded wait holds back the compute launched after it (cudaStreamWaitEvent). The rank waits from the end of the
+  compute launched before it, or from when the host had launched what comes next, whichever is later, to the
+  operation's end. A host that stood in a synchronising call then was waiting for the same, so its launch is taken as
+  of that call's start.
+- An operation launched synchronously, or onto a compute stream, waits at once. DDP buckets have no recorded wait:
+  their reducer makes it when backward is over.
 - A step ends when the host has ended it and the compute launched by then is done.
 
 A kernel also waits for the slowest peer; since waiting runs to the kernel's end, none of that is counted as compute.
@@ -102,8 +104,8 @@ def _kernels_of(spans: Spans) -> list[Device | None]:
 
 @dataclass(frozen=True, slots=True)
 class _Compute:
-    """Kernels and copies that are not communication, by launch: `launches[i]` is when the host launched the i-th, `ends[i]`
-    when all up to it were done. `syncs` are the host calls that wait for the GPU."""
+    """Kernels and copies that are not communication, by launch: `launches[i]` is when the host launched the i-th,
+    `ends[i]` when all up to it were done. `syncs` are the host calls that wait for the GPU."""
 
     launches: list[int]
     ends: list[int]
@@ -128,7 +130,7 @@ class _Compute:
         )
 
     def done_before(self, moment: int) -> int:
-        """When the compute that the host had launched by `moment` was done; `moment` itself if nothing was left to do."""
+        """When the compute launched by `moment` was done; `moment` itself if nothing was left to do."""
         at = bisect_left(self.launches, moment) - 1
         return max(moment, self.ends[at]) if at >= 0 else moment
 

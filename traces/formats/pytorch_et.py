@@ -82,7 +82,7 @@ def read(data: bytes, file: str) -> Recording:
 
 
 def _rank(calls: list[Call], groups: tuple[GroupInfo, ...]) -> int:
-    """The global rank that made the calls: where an operation has no root or peer, its rank is the caller's in the group."""
+    """The global rank of the caller: an operation without root or peer gives the caller's rank in the group."""
     members = {group.name: group.ranks for group in groups}
     for call in calls:
         ranks = members.get(call.group, ())
@@ -121,7 +121,7 @@ def _argument(value: Any, type_name: str) -> Argument:
 
 
 def _numels(value: Any) -> list[int]:
-    """Element counts of all tensors in a value; a tensor is [tensor id, storage id, offset, elements, item size, device]."""
+    """Element counts of all tensors in a value; one is [tensor id, storage id, offset, elements, item size, device]."""
     if not isinstance(value, list):
         return []
     if len(value) == 6 and isinstance(value[5], str):

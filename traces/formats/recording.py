@@ -22,8 +22,8 @@ class GroupInfo:
 class TimedCall:
     """A call and what its rank did about it, in ns since the epoch of the rank's own clock.
 
-    The rank started it at `issue_ns`, it ended at `end_ns` (UNKNOWN where the recording lost it), and the rank stopped for it
-    at `wait_ns` (None: never within the recording). Between `wait_ns` and `end_ns` the rank waited.
+    The rank started it at `issue_ns`, it ended at `end_ns` (UNKNOWN where the recording lost it), and the rank stopped
+    for it at `wait_ns` (None: never within the recording). Between `wait_ns` and `end_ns` the rank waited.
     """
 
     call: Call
@@ -46,8 +46,8 @@ class Timeline:
 class Recording:
     """One file of one rank. `rank`, `world_size` and `pid` are UNKNOWN where the format does not tell.
 
-    `timeline`, where the format has times, places calls in time; it takes this recording's `calls`, one for one, as they are
-    known after other files of the rank have added to them.
+    `timeline`, where the format has times, places calls in time; it takes this recording's `calls`, one for one, as
+    they are known after other files of the rank have added to them.
     """
 
     file: str

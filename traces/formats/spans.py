@@ -35,9 +35,9 @@ class Device:
 class Spans:
     """One rank's events.
 
-    `calls` are the communication calls in the order they were made; `workers[i]` are the `gloo:` annotations that belong to
-    call i, from enqueue to finish. `operators` is sorted by start, outer ones first. `launches` is by correlation.
-    `groups` are the names of the process groups this rank is in, in the order they were made.
+    `calls` are the communication calls in the order they were made; `workers[i]` are the `gloo:` annotations that
+    belong to call i, from enqueue to finish. `operators` is sorted by start, outer ones first. `launches` is by
+    correlation. `groups` are the names of the process groups this rank is in, in the order they were made.
     """
 
     file: str
