@@ -185,7 +185,8 @@ class Engine:
             op = self._ops[self._next]
             if isinstance(op, Compute):
                 return f"rank {self.rank} computes until {self.records.ended[self._next]} ns"
-            assert not isinstance(op, Transfer | StepMark)
+            if isinstance(op, Transfer | StepMark):
+                return f"rank {self.rank} has not started"
             wanted = self._unfinished[op.op]
         else:
             wanted = next(iter(self._unfinished.values()))

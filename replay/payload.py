@@ -38,6 +38,9 @@ _EXACT = {DType.FLOAT8: 16, DType.BFLOAT16: 256, DType.FLOAT16: 2048, DType.BOOL
 should.
 """
 
+_PERIOD = 4099
+"""Inputs repeat after so many elements. It is prime, so a segment in the wrong place meets other values."""
+
 _REDUCING = frozenset({CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE, CollectiveKind.REDUCE_SCATTER})
 
 
@@ -155,15 +158,15 @@ def _combine(transfer: Transfer, parts: list[Array]) -> Array:
     return form.encode(reduce(_REDUCE[how], [form.decode(part) for part in parts]))
 
 
-def _values(transfer: Transfer, source: int, offset: int, count: int) -> Array:
-    """What group index `source` gives at elements offset..offset+count of its input.
+def _pattern(transfer: Transfer, source: int, target: int = 0) -> Array:
+    """What group index `source` gives, over and over: `_PERIOD` elements. In an all-to-all each `target` gets another.
 
     For a sum at most `exact` ranks give 1 at an element of a narrow float, else each gives up to exact / N; for a
     product at most six give 2.
     """
     call, dtype = transfer.call, transfer.op.dtype
-    place = np.arange(offset, offset + count, dtype=np.int64)
-    mixed = place * 7 + (place >> 3) + source * 13 + transfer.number * 5
+    place = np.arange(_PERIOD)
+    mixed = place * 7 + (place >> 3) + source * 13 + target * 29 + transfer.number * 5
     turn = place + source
     exact = _EXACT.get(dtype, 1 << 10)
     how = _reduction(transfer)
@@ -177,52 +180,57 @@ def _values(transfer: Transfer, source: int, offset: int, count: int) -> Array:
     return _format(dtype).encode(numbers)
 
 
-def _block(transfer: Transfer, source: int, target: int, count: int) -> Array:
-    """What `source` sends to `target` in an all-to-all; the blocks of a pair lie far apart in the numbering."""
-    return _values(transfer, source, (target + 1) << 20, count)
+def _reduced(transfer: Transfer) -> Array:
+    """The patterns of every rank, reduced."""
+    return _combine(transfer, [_pattern(transfer, source) for source in range(transfer.call.size)])
+
+
+def _lay(pattern: Array, count: int, first: int = 0) -> Array:
+    """`count` elements of the endless repetition of `pattern`, from element `first`."""
+    return np.resize(np.roll(pattern, -first), count)
 
 
 def _inputs(transfer: Transfer, me: int) -> Iterator[tuple[int, Array]]:
     """(offset, values) of what rank index `me` puts into its work buffer, as its algorithm lays it out."""
     call, kind = transfer.call, transfer.call.kind
+    own = _pattern(transfer, me)
     if kind in (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE):
-        yield 0, _values(transfer, me, 0, call.count)
+        yield 0, _lay(own, call.count)
     elif kind == CollectiveKind.REDUCE_SCATTER:
-        yield 0, _values(transfer, me, 0, call.count * call.size)
+        yield 0, _lay(own, call.count * call.size)
     elif kind in (CollectiveKind.ALL_GATHER, CollectiveKind.GATHER):
-        yield me * call.count, _values(transfer, me, 0, call.count)
+        yield me * call.count, _lay(own, call.count)
     elif kind == CollectiveKind.ALL_TO_ALL:
         for peer, offset, count in _cut(call.send_splits):
-            yield offset, _block(transfer, me, peer, count)
+            yield offset, _lay(_pattern(transfer, me, peer), count)
     elif kind == CollectiveKind.SCATTER:
         if me == call.root:
-            yield 0, _values(transfer, me, 0, call.count * call.size)
+            yield 0, _lay(own, call.count * call.size)
     elif me == max(call.root, 0):
-        yield 0, _values(transfer, me, 0, call.count)
+        yield 0, _lay(own, call.count)
 
 
 def _outputs(transfer: Transfer) -> Iterator[tuple[int, Array]]:
     """(offset, values) of what must be in this rank's work buffer when the operation has ended."""
     call, kind, me = transfer.call, transfer.call.kind, transfer.call.me
-    everyone = range(call.size)
     if kind == CollectiveKind.ALL_REDUCE or (kind == CollectiveKind.REDUCE and me == call.root):
-        yield 0, _combine(transfer, [_values(transfer, source, 0, call.count) for source in everyone])
+        yield 0, _lay(_reduced(transfer), call.count)
     elif kind == CollectiveKind.REDUCE_SCATTER:
-        own = me * call.count
-        yield own, _combine(transfer, [_values(transfer, source, own, call.count) for source in everyone])
+        yield me * call.count, _lay(_reduced(transfer), call.count, me * call.count)
     elif kind == CollectiveKind.ALL_GATHER or (kind == CollectiveKind.GATHER and me == call.root):
-        for source in everyone:
-            yield source * call.count, _values(transfer, source, 0, call.count)
+        for source in range(call.size):
+            yield source * call.count, _lay(_pattern(transfer, source), call.count)
     elif kind == CollectiveKind.ALL_TO_ALL:
         for peer, offset, count in _cut(call.recv_splits):
-            yield sum(call.send_splits) + offset, _block(transfer, peer, me, count)
+            yield sum(call.send_splits) + offset, _lay(_pattern(transfer, peer, me), count)
     elif kind == CollectiveKind.SCATTER:
-        yield me * call.count, _values(transfer, call.root, me * call.count, call.count)
+        yield me * call.count, _lay(_pattern(transfer, call.root), call.count, me * call.count)
     elif kind not in (CollectiveKind.REDUCE, CollectiveKind.GATHER):
-        yield 0, _values(transfer, max(call.root, 0), 0, call.count)
+        yield 0, _lay(_pattern(transfer, max(call.root, 0)), call.count)
 
 
 def _cut(splits: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
+    """(peer, offset, count) of each split."""
     offset = 0
     for peer, count in enumerate(splits):
         yield peer, offset, count

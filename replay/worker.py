@@ -45,11 +45,17 @@ class WorkerOptions:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A rank's process, as its parent holds it. Who starts it must wait for `pid`, and close `control`."""
+    """A rank's process, as its parent holds it. Who starts it must `close` it and wait for `pid`."""
 
     rank: int
     pid: int
     control: socket.socket
+
+    def close(self) -> None:
+        """Hangs up; a worker that has not ended yet does so as soon as it listens."""
+        # Workers forked later hold a copy of this end, so closing alone would not reach the other.
+        self.control.shutdown(socket.SHUT_RDWR)
+        self.control.close()
 
 
 def start_worker(plan: RankPlan, addresses: Mapping[int, tuple[str, int]], options: WorkerOptions) -> Worker:

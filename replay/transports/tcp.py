@@ -18,6 +18,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -139,29 +140,33 @@ class TcpTransport:
         self._by_fd: dict[int, _Connection] = {}
         self._events: list[Event] = []
         self._control = -1
-        self._timer = Timer()
-        self._epoll = select.epoll()
-        # Edge-triggered: setting the timer anew is all it takes to hear of it again.
-        self._epoll.register(self._timer.fd, select.EPOLLIN | select.EPOLLET)
-        self._pool = os.memfd_create("payload")
-        os.truncate(self._pool, _POOL)
-        self._zeros = bytes(_INLINE)
-        self._sink = mmap.mmap(-1, _SINK, flags=mmap.MAP_PRIVATE)
-        self._listener = self._socket(addresses[rank][0])
-        try:
-            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._listener.bind(addresses[rank])
-            self._listener.listen(max(1, len(streams)))
-        except OSError as error:
-            raise BedError(f"rank {rank} can't listen at {_at(addresses[rank])}: {error.strerror}") from error
+        with ExitStack() as opened:
+            self._timer = opened.enter_context(closing(Timer()))
+            self._epoll = opened.enter_context(select.epoll())
+            # Edge-triggered: setting the timer anew is all it takes to hear of it again.
+            self._epoll.register(self._timer.fd, select.EPOLLIN | select.EPOLLET)
+            self._pool = os.memfd_create("payload")
+            opened.callback(os.close, self._pool)
+            os.truncate(self._pool, _POOL)
+            self._zeros = bytes(_INLINE)
+            self._sink = opened.enter_context(mmap.mmap(-1, _SINK, flags=mmap.MAP_PRIVATE))
+            self._listener = opened.enter_context(self._socket(addresses[rank][0]))
+            try:
+                self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                self._listener.bind(addresses[rank])
+                self._listener.listen(max(1, len(streams)))
+            except OSError as error:
+                raise BedError(f"rank {rank} can't listen at {_at(addresses[rank])}: {error.strerror}") from error
+            self._opened = opened.pop_all()
 
     def connect(self) -> None:
         """Brings up every stream: the lower rank of a pair connects, the higher accepts."""
         for stream in self._streams:
             if stream.peer > self._rank:
-                self._add(stream, self._dial(stream))
+                self._add(stream, self._opened.enter_context(self._dial(stream)))
         while len(self._connections) < len(self._streams):
             sock, address = self._listener.accept()
+            self._opened.enter_context(sock)
             hello = sock.recv(_HELLO.size, socket.MSG_WAITALL)
             magic, peer, lane, p2p = _HELLO.unpack(hello) if len(hello) == _HELLO.size else (b"", 0, 0, 0)
             stream = Stream(peer, lane, bool(p2p))
@@ -215,13 +220,7 @@ class TcpTransport:
 
     def close(self) -> None:
         """Closes everything; a peer that still runs takes it as this rank's death."""
-        for connection in self._connections.values():
-            connection.socket.close()
-        self._listener.close()
-        self._epoll.close()
-        self._timer.close()
-        os.close(self._pool)
-        self._sink.close()
+        self._opened.close()
 
     def __enter__(self) -> Self:
         return self

@@ -39,7 +39,7 @@ def workers(plan: Plan, options: WorkerOptions | Callable[[int], WorkerOptions])
         yield started
     finally:
         for worker in started.values():
-            worker.control.close()
+            worker.close()
             os.waitpid(worker.pid, 0)
 
 

@@ -1,0 +1,255 @@
+"""The TCP transport over loopback: its rules on one pair of sockets, then whole jobs with forked workers."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from emulator.errors import BedError, MachineError
+from replay import control
+from replay.plan import Stream, lower
+from replay.transports.tcp import ControlReady, PeerLostError, Received, Sent, TcpOptions, TcpTransport, TimerExpired
+from replay.worker import WorkerOptions, monotonic
+from tests.replay.job import bye, connect, free_addresses, gather, go, run_job, times, workers
+from tests.replay.network import everywhere, trace_of
+from traces.program import Collective, CollectiveKind, Compute, DType, Group, Op, Recv, Send, StepMark, Wait
+
+TO_1, TO_0 = Stream(1, 0, False), Stream(0, 0, False)
+
+
+def pair(keep: bool = False, options: TcpOptions | None = None) -> Iterator[tuple[TcpTransport, TcpTransport]]:
+    addresses = free_addresses([0, 1])
+    options = options or TcpOptions()
+    with (
+        TcpTransport(0, [TO_1], addresses, options, keep=keep) as low,
+        TcpTransport(1, [TO_0], addresses, options, keep=keep) as high,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        accepted = pool.submit(high.connect)
+        low.connect()
+        accepted.result()
+        yield low, high
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[TcpTransport, TcpTransport]]:
+    yield from pair()
+
+
+@pytest.fixture
+def real_ends() -> Iterator[tuple[TcpTransport, TcpTransport]]:
+    yield from pair(keep=True)
+
+
+def pump(sender: TcpTransport, receiver: TcpTransport) -> tuple[list[object], list[object]]:
+    """What both see until the receiver has an event; for messages that outgrow the socket's buffers."""
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(sender.wait)
+        received = receiver.wait()
+        return list(sent.result()), list(received)
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 16 << 10, (16 << 10) + 1, 9_999_999])
+def test_a_message_arrives_whole(ends: tuple[TcpTransport, TcpTransport], nbytes: int) -> None:
+    low, high = ends
+    high.post(TO_0, 7, nbytes, None)
+    low.send(TO_1, 7, nbytes, None)
+    assert pump(low, high) == ([Sent(TO_1, 7)], [Received(TO_0, 7)])
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 70_000, 5_000_000])
+def test_real_bytes_arrive_as_they_were(real_ends: tuple[TcpTransport, TcpTransport], nbytes: int) -> None:
+    low, high = real_ends
+    data, into = os.urandom(nbytes), bytearray(nbytes)
+    high.post(TO_0, 1, nbytes, memoryview(into))
+    low.send(TO_1, 1, nbytes, memoryview(data))
+    pump(low, high)
+    assert into == data
+
+
+def test_a_message_that_is_posted_later_is_kept(real_ends: tuple[TcpTransport, TcpTransport]) -> None:
+    """It lies ahead of the one that is waited for, so it is read, and handed over when it is asked for."""
+    low, high = real_ends
+    low.send(TO_1, 1, 3, memoryview(b"abc"))
+    low.send(TO_1, 2, 3, memoryview(b"xyz"))
+    first, second = bytearray(3), bytearray(3)
+    high.post(TO_0, 2, 3, memoryview(second))
+    assert high.wait() == [Received(TO_0, 2)]
+    high.post(TO_0, 1, 3, memoryview(first))
+    assert high.wait() == [Received(TO_0, 1)]
+    assert (first, second) == (b"abc", b"xyz")
+
+
+def test_nothing_is_read_before_it_is_posted() -> None:
+    """So the sender is held back: of a message far larger than both buffers, the kernel takes only a part."""
+    for low, high in pair(options=TcpOptions(send_buffer=64 << 10, recv_buffer=64 << 10)):
+        low.send(TO_1, 5, 50_000_000, None)
+        high.set_timer(monotonic() + 20_000_000)
+        assert high.wait() == [TimerExpired()]
+        low.set_timer(monotonic())
+        assert low.wait() == [TimerExpired()]
+        assert high.flows()[0].bytes_received < 5_000_000
+        high.post(TO_0, 5, 50_000_000, None)
+        assert pump(low, high) == ([Sent(TO_1, 5)], [Received(TO_0, 5)])
+
+
+def test_a_wrong_size_is_named(ends: tuple[TcpTransport, TcpTransport]) -> None:
+    low, high = ends
+    high.post(TO_0, (3 << 24) | 2, 10, None)
+    low.send(TO_1, (3 << 24) | 2, 11, None)
+    with pytest.raises(BedError, match="rank 1: message 2 of operation 3 from rank 0 has 11 bytes, expected 10"):
+        high.wait()
+
+
+def test_a_peer_that_is_gone_is_named(ends: tuple[TcpTransport, TcpTransport]) -> None:
+    low, high = ends
+    high.post(TO_0, 1, 10, None)
+    low.close()
+    with pytest.raises(PeerLostError, match="rank 1 lost its connection to rank 0"):
+        high.wait()
+
+
+def test_the_timer_is_exact_and_fires_once(ends: tuple[TcpTransport, TcpTransport]) -> None:
+    low, _ = ends
+    for at in (monotonic() + 3_000_000, monotonic() + 1_500_000, monotonic() - 5):
+        low.set_timer(at)
+        assert low.wait() == [TimerExpired()]
+        assert monotonic() >= at
+
+
+def test_the_watched_socket_is_reported(ends: tuple[TcpTransport, TcpTransport]) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ends[0].watch(ours)
+        theirs.send(b"!")
+        assert ends[0].wait() == [ControlReady()]
+
+
+def test_options_reach_the_socket() -> None:
+    for low, high in pair(options=TcpOptions(congestion="reno")):
+        assert low.flows()[0].congestion == high.flows()[0].congestion == "reno"
+    with pytest.raises(MachineError, match=r"'warp' can't be used.*mend:"):
+        TcpTransport(0, [], free_addresses([0]), TcpOptions(congestion="warp"))
+
+
+def test_a_port_in_use_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = taken.getsockname()
+        with pytest.raises(BedError, match=f"rank 0 can't listen at 127.0.0.1:{address[1]}"):
+            TcpTransport(0, [], {0: address}, TcpOptions())
+
+
+def test_a_rank_that_does_not_listen_is_named() -> None:
+    addresses = free_addresses([0, 1])
+    with (
+        TcpTransport(0, [TO_1], addresses, TcpOptions()) as low,
+        pytest.raises(PeerLostError, match="rank 0 can't connect to rank 1 at 127"),
+    ):
+        low.connect()
+
+
+def test_a_stranger_is_refused() -> None:
+    addresses = free_addresses([0, 1])
+    with TcpTransport(1, [TO_0], addresses, TcpOptions()) as high, socket.create_connection(addresses[1]) as stranger:
+        stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        with pytest.raises(BedError, match="connected, which is no rank that is expected"):
+            high.connect()
+
+
+EVERYTHING = [
+    Collective(kind, 0, 0 if kind is CollectiveKind.BARRIER else 3001 * 3, DType.FLOAT32, root=1 if rooted else -1)
+    for kind, rooted in (
+        (CollectiveKind.ALL_REDUCE, False),
+        (CollectiveKind.REDUCE_SCATTER, False),
+        (CollectiveKind.ALL_GATHER, False),
+        (CollectiveKind.ALL_TO_ALL, False),
+        (CollectiveKind.BROADCAST, True),
+        (CollectiveKind.REDUCE, True),
+        (CollectiveKind.GATHER, True),
+        (CollectiveKind.SCATTER, True),
+        (CollectiveKind.BARRIER, False),
+    )
+]
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_job_of_every_collective(verify: bool) -> None:
+    groups = (Group(0, "world", (0, 1, 2), 0), Group(1, "lane", (2, 0, 1), 1))
+    side = Collective(CollectiveKind.ALL_REDUCE, 1, 50_000, DType.BFLOAT16)
+    ops: list[Op] = [side]
+    for collective in EVERYTHING:
+        ops += [Compute(100_000), collective, Wait(len(ops) + 1)]
+    ops += [Wait(0), StepMark(0)]
+    ring = {rank: (Send((rank + 1) % 3, 999, DType.INT64), Recv((rank - 1) % 3, 999, DType.INT64)) for rank in range(3)}
+    programs = {rank: (*ops, *ring[rank], Wait(len(ops)), Wait(len(ops) + 1), StepMark(1)) for rank in range(3)}
+    results, progress = run_job(lower(trace_of(programs, groups, steps=2), segment=4096), WorkerOptions(verify=verify))
+    assert sorted((p.rank, p.step) for p in progress) == [(rank, step) for rank in range(3) for step in range(2)]
+    for rank, result in results.items():
+        issued, began, ended = times(result.issued), times(result.began), times(result.ended)
+        assert all(0 <= a <= b <= c <= result.finished_ns for a, b, c in zip(issued, began, ended, strict=True))
+        assert ended[1] == 100_000
+        assert {(flow.peer, flow.lane, flow.p2p) for flow in result.flows} == {
+            (peer, lane, p2p) for peer in {0, 1, 2} - {rank} for lane, p2p in ((0, False), (0, True), (1, False))
+        }
+        for lane in (0, 1):
+            assert sum(flow.bytes_sent for flow in result.flows if flow.lane == lane) > 50_000
+        assert (result.verified > 100_000) if verify else (result.verified == 0)
+
+
+def test_a_worker_that_fails_says_why() -> None:
+    def refuse() -> None:
+        raise BedError("its host is not there")
+
+    plan = lower(everywhere(Collective(CollectiveKind.BARRIER, 0, 0), 2))
+    with workers(plan, lambda rank: WorkerOptions(setup=refuse if rank else None)) as started:
+        assert control.from_worker(started[1].control) == control.Failed(1, "BedError", "its host is not there")
+        assert control.from_worker(started[0].control) == control.Listening(0)
+
+
+def test_a_killed_rank_is_named_by_its_peers_and_status_is_answered() -> None:
+    """Rank 1 computes for an hour, so rank 0 waits for it; then it is killed."""
+    op = Collective(CollectiveKind.ALL_REDUCE, 0, 1000, name="x")
+    programs = {0: (op, Wait(0)), 1: (Compute(3600 * 10**9), op, Wait(1))}
+    with workers(lower(trace_of(programs)), WorkerOptions()) as started:
+        connect(started)
+        go(started, delay_ns=0)
+        control.send(started[0].control, control.Ask())
+        status = control.from_worker(started[0].control)
+        assert isinstance(status, control.Status)
+        assert status.text in (
+            "rank 0 waits for message 0 of all_reduce 'x' from rank 1",
+            "rank 0 has not started",
+        )
+        os.kill(started[1].pid, signal.SIGKILL)
+        failed = control.from_worker(started[0].control)
+        assert isinstance(failed, control.Failed)
+        assert failed.kind == "PeerLostError"
+        assert failed.text.startswith("rank 0 lost its connection to rank 1")
+
+
+def test_workers_end_with_their_coordinator() -> None:
+    """A coordinator that is gone closes the control channels: nobody stays behind."""
+    with workers(lower(everywhere(Collective(CollectiveKind.BARRIER, 0, 0), 2)), WorkerOptions()) as started:
+        connect(started)
+    assert all(worker.control.fileno() == -1 for worker in started.values())
+
+
+def test_gather_sees_results_and_bye_ends_it() -> None:
+    plan = lower(everywhere(Collective(CollectiveKind.BARRIER, 0, 0), 2))
+    with workers(plan, WorkerOptions()) as started:
+        connect(started)
+        go(started)
+        last, _ = gather(started)
+        assert {type(message) for message in last.values()} == {control.Result}
+        control.send(started[0].control, control.Ask())
+        assert control.from_worker(started[0].control) == control.Status(0, "rank 0 has finished")
+        bye(started)
+        poll = select.poll()
+        poll.register(started[0].control, select.POLLIN)
+        assert poll.poll(10_000)
