@@ -68,7 +68,10 @@ MIGRATIONS: Mapping[int, Migration] = {}
 def write(trace: Trace, path: Path) -> None:
     """Write `trace` to `path`, whole or not at all."""
     strings = Strings()
-    packed = {rank: pack(program.ops, strings) for rank, program in sorted(trace.programs.items())}
+    try:
+        packed = {rank: pack(program.ops, strings) for rank, program in sorted(trace.programs.items())}
+    except OverflowError as error:
+        raise TraceError(f"an operation has a number that no column holds: {error}", file=path) from error
     header = Header(
         format=FORMAT,
         version=VERSION,
@@ -84,14 +87,17 @@ def write(trace: Trace, path: Path) -> None:
         provenance=dict(sorted(trace.provenance.items())),
     )
     unfinished = path.with_name(path.name + ".part")
-    with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        _put(archive, "header.json", msgspec.json.format(msgspec.json.encode(header), indent=1))
-        for rank, columns in packed.items():
-            for name, values in columns.arrays().items():
-                buffer = io.BytesIO()
-                np.lib.format.write_array(buffer, values, version=(1, 0), allow_pickle=False)
-                _put(archive, f"ranks/{rank}/{name}.npy", buffer.getvalue())
-    unfinished.replace(path)
+    try:
+        with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+            _put(archive, "header.json", msgspec.json.format(msgspec.json.encode(header), indent=1))
+            for rank, columns in packed.items():
+                for name, values in columns.arrays().items():
+                    buffer = io.BytesIO()
+                    np.lib.format.write_array(buffer, values, version=(1, 0), allow_pickle=False)
+                    _put(archive, f"ranks/{rank}/{name}.npy", buffer.getvalue())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _put(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
@@ -172,7 +178,7 @@ def _member(archive: zipfile.ZipFile, name: str, path: Path, limit: int) -> byte
         return archive.read(info)
     except KeyError as error:
         raise TraceError("is missing", file=path, place=name) from error
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, zlib.error) as error:
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, zlib.error) as error:
         raise TraceError(f"is damaged: {error}", file=path, place=name) from error
 
 

@@ -44,7 +44,7 @@ def _error(code: str, message: str, *, rank: int = -1, op: int = -1) -> Finding:
 def _missing_ranks(trace: Trace) -> Iterator[Finding]:
     missing = [rank for rank in range(trace.world_size) if rank not in trace.programs]
     if missing:
-        text = f"of {trace.world_size} ranks these were not recorded: {_ranges(missing)}"
+        text = f"not recorded: rank {_ranges(missing)} of a job of {trace.world_size} ranks"
         yield _error("missing-rank", text, rank=missing[0])
 
 

@@ -76,7 +76,7 @@ def _unzip(data: bytes, path: Path) -> bytes:
 def _members(path: Path, data: bytes) -> Iterator[Opened]:
     plain = _unzip(data, path) if data.startswith(_GZIP) else data
     try:
-        with tarfile.open(fileobj=io.BytesIO(plain)) as archive:
+        with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as archive:
             files = [m for m in archive.getmembers() if m.isfile() and not Path(m.name).name.startswith(".")]
             for member in sorted(files, key=lambda m: m.name):
                 inner = archive.extractfile(member)

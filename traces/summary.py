@@ -70,7 +70,11 @@ def _operations(trace: Trace) -> tuple[OperationRow, ...]:
     rows = []
     for (group, kind, dtype), by_rank in sorted(counts.items()):
         per_rank = (min(by_rank.values()), max(by_rank.values()))
-        rows.append(OperationRow(names[group], kind, dtype, sum(by_rank.values()), per_rank, sizes[group, kind, dtype]))
+        rows.append(
+            OperationRow(
+                names.get(group, str(group)), kind, dtype, sum(by_rank.values()), per_rank, sizes[group, kind, dtype]
+            )
+        )
     return tuple(rows)
 
 

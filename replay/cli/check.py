@@ -8,7 +8,7 @@ import click
 
 
 @click.command("check", no_args_is_help=True)
-@click.argument("trace", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("trace", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(trace: Path, as_json: bool) -> int:
     """Find what is wrong with TRACE, and whether it can be replayed.

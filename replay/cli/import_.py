@@ -9,7 +9,7 @@ import click
 
 
 @click.command("import", no_args_is_help=True)
-@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The .trace to write."
 )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @click.command("info", no_args_is_help=True)
-@click.argument("trace", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("trace", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(trace: Path, as_json: bool) -> int:
     """Say what TRACE holds: operations and bytes by group and kind, compute and waiting by rank, recorded step times.

@@ -179,4 +179,4 @@ def _splits(signature: _Signature, arguments: list[Argument]) -> tuple[tuple[int
 
 
 def _integers(value: object) -> tuple[int, ...]:
-    return tuple(int(part) for part in value) if isinstance(value, list) else ()
+    return tuple(part for part in value if isinstance(part, int)) if isinstance(value, list) else ()

@@ -100,9 +100,9 @@ def read(data: bytes, file: str) -> Recording:
     """Decode one rank's Kineto trace. Raises TraceError naming `file` and the byte or field that is wrong."""
     try:
         decoded = msgspec.json.decode(data, type=_File, strict=False)
-    except msgspec.DecodeError as error:
-        raise TraceError(f"not a Kineto trace: {error}", file=file) from error
-    spans, calls = _spans(decoded, file)
+        spans, calls = _spans(decoded, file)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
+        raise TraceError(f"not a Kineto trace: {error}", file=file, place=f"{len(data)} bytes") from error
     info = decoded.distributedInfo
     place = nccl.timeline if spans.kernels else gloo.timeline
     return Recording(
@@ -302,7 +302,7 @@ def _numels(dims: Any) -> tuple[int, ...]:
     """Element counts behind "Input Dims": [2, 3] is one tensor, [[2, 3], [4]] a list of two."""
     if isinstance(dims, list) and dims and all(isinstance(part, list) for part in dims):
         return tuple(count for part in dims for count in _numels(part))
-    return (prod(dims),) if isinstance(dims, list) else ()
+    return (prod(dims),) if isinstance(dims, list) and all(isinstance(size, int) for size in dims) else ()
 
 
 def _value(text: Any) -> object:

@@ -66,7 +66,7 @@ def timeline(spans: Spans, calls: tuple[Call, ...]) -> Timeline:
         findings.append(
             Finding("dangling-wait", f"{dangling} waits are for operations from before the recording; left out")
         )
-    start = spans.steps[0][1].start if spans.steps else min(span.start for span in spans.operators)
+    start = spans.steps[0][1].start if spans.steps else min(kernel.span.start for kernel in spans.kernels)
     if spans.steps:
         marks = tuple((step, max(span.end, compute.done_before(span.end))) for step, span in spans.steps)
     else:

@@ -63,12 +63,12 @@ def read(data: bytes, file: str) -> Recording:
     """Decode one rank's execution trace. Raises TraceError naming `file` and the byte or field that is wrong."""
     try:
         decoded = msgspec.json.decode(data, type=_File)
-    except msgspec.DecodeError as error:
-        raise TraceError(f"not an execution trace: {error}", file=file) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise TraceError(f"not an execution trace: {error}", file=file, place=f"{len(data)} bytes") from error
     comms = [node for node in decoded.nodes if node.name == "record_param_comms"]
     c10d = [node for node in decoded.nodes if node.name.startswith("c10d::")]
     # Over NCCL both appear, one inside the other; over gloo only c10d does.
-    calls = [call for node in comms or c10d if (call := _call(node, file)) is not None]
+    calls = [call for node in comms or c10d if (call := _checked_call(node, file)) is not None]
     calls.sort(key=lambda call: call.event)
     groups = _groups(decoded.nodes, file)
     return Recording(
@@ -89,6 +89,15 @@ def _rank(calls: list[Call], groups: tuple[GroupInfo, ...]) -> int:
         if call.kind in _CALLERS and 0 <= call.root < len(ranks):
             return ranks[call.root]
     return UNKNOWN
+
+
+def _checked_call(node: _Node, file: str) -> Call | None:
+    try:
+        return _call(node, file)
+    except (TypeError, ValueError, IndexError) as error:
+        if isinstance(error, TraceError):
+            raise
+        raise TraceError(f"{node.name} can't be read: {error}", file=file, place=f"node {node.id}") from error
 
 
 def _call(node: _Node, file: str) -> Call | None:
