@@ -15,6 +15,7 @@ from emulator.units import Duration, Probability, Rate, Size
 Distribution = Literal["uniform", "normal", "pareto", "paretonormal"]
 DISTRIBUTIONS: tuple[Distribution, ...] = ("uniform", "normal", "pareto", "paretonormal")
 ETHERNET_OVERHEAD = 24  # IEEE 802.3: preamble and start 8, frame check sequence 4, gap between packets 12
+ETHERNET_HEADER = 14  # two addresses and a type: what the kernel counts besides the packet
 UNLIMITED = "unlimited"
 NONE = "none"
 Settings = Mapping[str, Node]
@@ -90,7 +91,8 @@ def read_link(name: str, ends: tuple[str, str], layers: Sequence[Settings], plac
 
     `place` is where an error about the link as a whole points. Raises NetworkError.
     """
-    mtu = [layer["mtu"] for layer in layers if "mtu" in layer]
+    mtus = [layer["mtu"].integer(68, 65535) for layer in layers if "mtu" in layer]
+    mtu = mtus[-1] if mtus else 1500
     directions = []
     for way in ("up", "down"):
         merged: dict[str, Node] = {}
@@ -99,8 +101,11 @@ def read_link(name: str, ends: tuple[str, str], layers: Sequence[Settings], plac
             merged.update(layer[way].mapping(DIRECTION_KEYS) if way in layer else {})
         if "rate" not in merged:
             raise place.error(f"link '{name}' has no rate: set link.rate, or a profile ('{UNLIMITED}' is a rate too)")
-        directions.append(_direction(merged))
-    return Link(name, *ends, mtu[-1].integer(68, 65535) if mtu else 1500, *directions)
+        direction = _direction(merged)
+        if direction.queue and direction.queue.unit == "bytes" and direction.queue.limit < mtu + ETHERNET_HEADER:
+            raise merged["queue"].error(f"{direction.queue} can't hold one packet of {mtu + ETHERNET_HEADER} B")
+        directions.append(direction)
+    return Link(name, *ends, mtu, *directions)
 
 
 def _direction(settings: Settings) -> Direction:

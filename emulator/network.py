@@ -1,8 +1,16 @@
 """What a network is: hosts, switches, and links whose two directions each have their own properties.
 
 A file is read as written, merged with its profile and the caller's overrides, and resolved into a `Network`. The
-resolved form is a network file too: `to_dict` writes it, `from_dict` (or `load` of the same as YAML) reads it back to
-an equal value.
+resolved form is a network file too: `to_dict` writes it, `from_dict` (or `load` of the same as YAML) reads it back
+to an equal value.
+
+    profile: ethernet-10g                 # what `link` and `tcp` start from
+    topology: {star: {hosts: 4}}          # hosts host0 to host3 round one switch; or lists of hosts, switches and links
+    link: {delay: 5 us, queue: 512 KiB}   # every link; a host's link is called as the host
+    links:
+      host2: {rate: 1 gbit, up: {loss: 0.1%}}   # one link; `up` is from its first end (here the host), `down` to it
+    tcp: {congestion: cubic, buffer: 16 MiB}
+    seed: 1
 """
 
 from __future__ import annotations

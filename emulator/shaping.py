@@ -1,25 +1,27 @@
 """From one direction of a link to the qdiscs that make it.
 
-What a link does in order, it has to do in order here as well: a packet waits in the queue, is sent at the link's rate
-(lost packets too: they were on the wire), and is then delayed and lost, duplicated, corrupted or reordered. One netem
-does it the other way round: it loses before it sends, a reordered packet jumps the whole queue, and its limit counts
-packets that are already on their way. So one netem is exact only for a rate and a constant delay; anything more takes
-two, on two devices.
+What a link does in order, it has to do in order here as well: a packet waits in the queue, is sent at the link's
+rate (lost packets too: they were on the wire), and is then delayed and lost, duplicated, corrupted or reordered. One
+netem does it the other way round: it loses before it sends, a reordered packet jumps the whole queue, and its limit
+counts packets that are already on their way. So one netem is exact only for a rate and a constant delay; anything
+more takes two, on two devices.
 """
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import Literal
 
+from emulator.links import ETHERNET_HEADER as ETHERNET_HEADER
 from emulator.links import Direction, Queue
 from emulator.network import Network
 from emulator.qdisc import Qdisc
 from emulator.qdisc.netem import Netem
-from emulator.units import Rate
+from emulator.qdisc.tbf import Tbf
+from emulator.units import Rate, Size
 
 Fidelity = Literal["packet", "burst"]
-ETHERNET_HEADER = 14  # what the kernel counts of the frame: two addresses and a type
 NO_LIMIT = 2**31 - 1  # packets; TCP's windows bound the memory long before
 IN_ORDER = Rate(
     8 * 10**15
@@ -27,15 +29,18 @@ IN_ORDER = Rate(
 
 
 def stages(direction: Direction, mtu: int, fidelity: Fidelity, seed: int) -> tuple[Qdisc, ...]:
-    """The qdiscs that a packet meets, first to last, each on a device of its own; none for an unlimited link without
-    delay.
+    """The qdiscs that a packet meets, first to last, each on a device of its own; none where there is nothing to do.
 
-    `packet` needs packets of at most `mtu` bytes (offloads off): each is queued, sent with `overhead` bytes and lost by
-    itself. `burst` lets GSO super-packets pass, to which netem would add the overhead once only, so the rate is
+    `packet` needs packets of at most `mtu` bytes (offloads off): each is queued, sent with `overhead` bytes and lost
+    by itself. `burst` lets GSO super-packets pass, to which netem would add the overhead once only, so the rate is
     lowered by what the overhead takes: exact for full packets; a packet of n bytes takes (n + 14) (mtu + 14 +
-    overhead) / (mtu + 14) in place of n + 14 + overhead bytes, so a bare TCP ACK at MTU 1500 67 bytes in place of 90.
-    A queue in bytes becomes as many packets of mtu + 14 bytes, at least one: exact for full packets, too large for
-    small ones. netem counts the packet being sent, as `Queue` does.
+    overhead) / (mtu + 14) in place of n + 14 + overhead bytes, so a bare TCP ACK of 52 bytes at MTU 1500 takes 67 in
+    place of 90.
+
+    A queue in packets is a netem's limit, which counts the packet being sent as `Queue` does. A queue in bytes is a
+    tbf whose bucket is one full packet, in front of a netem with the same rate: the tbf holds back what waits, the
+    netem gives each packet its time on the wire; two full packets always fit. In that netem a duplicate takes its
+    time as well, and a reordered packet takes none.
     """
     faults = (direction.jitter, direction.loss, direction.reorder, direction.duplicate, direction.corrupt)
     way = Netem(
@@ -56,16 +61,20 @@ def stages(direction: Direction, mtu: int, fidelity: Fidelity, seed: int) -> tup
     frame = mtu + ETHERNET_HEADER
     overhead = direction.overhead if fidelity == "packet" else 0
     rate = direction.rate if fidelity == "packet" else _without_overhead(direction.rate, frame, direction.overhead)
-    if direction.queue is None and not any(faults):
-        return (Netem(limit=NO_LIMIT, delay=direction.delay, rate=rate, packet_overhead=overhead),)
-    limit = NO_LIMIT if direction.queue is None else queue_packets(direction.queue, mtu)
-    wire = Netem(limit=limit, rate=rate, packet_overhead=overhead)
+    queue = direction.queue
+    if queue is not None and queue.unit == "bytes":
+        waiting = Size(max(frame, queue.limit - frame))  # the packet being sent is in the netem
+        bucket = Tbf(rate=rate, burst=Size(frame + overhead), limit=waiting, overhead=overhead)
+        return bucket, replace(way, rate=rate, packet_overhead=overhead)
+    if queue is None and not any(faults):
+        return (replace(way, rate=rate, packet_overhead=overhead),)
+    wire = Netem(limit=NO_LIMIT if queue is None else queue.limit, rate=rate, packet_overhead=overhead)
     return (wire, way) if direction.delay or any(faults) else (wire,)
 
 
 def queue_packets(queue: Queue, mtu: int) -> int:
-    """The queue's limit in packets, full ones where it is in bytes."""
-    return queue.limit if queue.unit == "packets" else max(1, queue.limit // (mtu + ETHERNET_HEADER))
+    """How many full packets the queue holds."""
+    return queue.limit if queue.unit == "packets" else queue.limit // (mtu + ETHERNET_HEADER)
 
 
 def _without_overhead(rate: Rate, frame: int, overhead: int) -> Rate:

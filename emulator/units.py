@@ -10,32 +10,33 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
+from fractions import Fraction
 from typing import ClassVar, Self
 
 from emulator.errors import NetworkError
 
-_NUMBER = re.compile(r"([+-]?)([0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,2})?)")
+_NUMBER = re.compile(r"([+-]?)([0-9]{1,30}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,2})?)")
 
 
-def _split(text: str, what: str, suffixes: str) -> tuple[Decimal, str]:
+def _split(text: str, what: str, suffixes: str) -> tuple[Fraction, str]:
     """The number in front and what is left behind it."""
     found = _NUMBER.match(text.strip())
     if found is None:
         raise NetworkError(f"'{text}' is not a {what}: write a number and one of {suffixes}")
     if found[1] == "-":
         raise NetworkError(f"'{text}' is negative: a {what} can't be")
-    return Decimal(found[2]), text.strip()[found.end() :].strip()
+    return Fraction(found[2]), text.strip()[found.end() :].strip()
 
 
 class _Quantity(int):
-    """A number of one unit that is not negative. `_suffixes` maps each unit to its size in base units, rising."""
+    """0 to 2**63 - 1 of one unit, as netlink takes it. `_suffixes` maps each unit to its size in base units, rising."""
 
     _what: ClassVar[str]
     _suffixes: ClassVar[dict[str, int]]
 
     def __new__(cls, value: int) -> Self:
-        if value < 0:
-            raise NetworkError(f"{value} is negative: a {cls._what} can't be")
+        if not 0 <= value < 2**63:
+            raise NetworkError(f"{value} is no {cls._what}: expected 0 to 2**63 - 1 {next(iter(cls._suffixes))}")
         return super().__new__(cls, value)
 
     @classmethod
@@ -53,7 +54,7 @@ class _Quantity(int):
         if factor is None:
             raise NetworkError(f"'{text}' is not a {cls._what}: write a number and one of {accepted}")
         exact = number * factor
-        if exact != int(exact):
+        if exact.denominator != 1:
             raise NetworkError(f"'{text}' is finer than 1 {next(iter(cls._suffixes))}: it can't be kept exactly")
         return cls(int(exact))
 
@@ -112,9 +113,9 @@ class Probability(int):
         return super().__new__(cls, parts)
 
     @classmethod
-    def nearest(cls, fraction: Decimal) -> Self:
+    def nearest(cls, fraction: Fraction) -> Self:
         """The step nearest to `fraction` (0 to 1)."""
-        return cls(int((fraction * cls.ALWAYS).to_integral_value()))
+        return cls(round(fraction * cls.ALWAYS))
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -130,11 +131,11 @@ class Probability(int):
         return rounded
 
     def __str__(self) -> str:
-        percent = Decimal(int(self)) * 100 / self.ALWAYS
+        percent = Fraction(int(self) * 100, self.ALWAYS)
         for digits in range(12):
-            form = f"{_plain(round(percent, digits))}%"
-            if Probability.nearest(Decimal(form[:-1]) / 100) == int(self):
-                return form
+            form = _plain(Decimal(round(percent * 10**digits)).scaleb(-digits))
+            if Probability.nearest(Fraction(form) / 100) == self:
+                return f"{form}%"
         raise AssertionError("twelve digits tell every step apart")
 
     def __repr__(self) -> str:

@@ -12,7 +12,6 @@ from emulator.units import Probability, Size
 
 PARMS, STAB, MAX_P = 1, 2, 3
 FLAG_ECN = 1
-STAB_SIZE = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +37,7 @@ class Red:
         flags = FLAG_ECN if self.ecn else 0
         parms = struct.pack("=3I4B", self.limit, self.minimum, self.maximum, 0, 0, 0, flags)
         chance = struct.pack("=I", self.probability)
-        return attributes.pack(PARMS, parms) + attributes.pack(STAB, bytes(STAB_SIZE)) + attributes.pack(MAX_P, chance)
+        return attributes.pack(PARMS, parms) + attributes.pack(STAB, bytes([31]) * 256) + attributes.pack(MAX_P, chance)
 
     @classmethod
     def decode(cls, options: bytes) -> Self:

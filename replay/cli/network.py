@@ -114,11 +114,7 @@ def _directions(network: Network) -> Table:
 
 
 def _cells(way: Direction, mtu: int) -> tuple[str, ...]:
-    from emulator.shaping import queue_packets
-
     queue = "" if way.queue is None else str(way.queue)
-    if way.queue and way.queue.unit == "bytes":
-        queue += f" ({queue_packets(way.queue, mtu)} full packets)"
     jitter = f"{way.jitter} {way.distribution}" if way.jitter else ""
     return _rate(way), str(way.delay), str(mtu), jitter, _loss(way), queue, _more(way)
 

@@ -51,6 +51,10 @@ WRONG = {
     ),
     "reorder without delay": ("link: {rate: 1 gbit, reorder: 1%}\n", "link.reorder: a packet is reordered by skipping"),
     "queue of no packets": ("link: {rate: 1 gbit, queue: 0 packets}\n", "link.queue: '0 packets' is not a queue limit"),
+    "queue of less than a packet": (
+        "link: {rate: 1 gbit, queue: 1513 B}\n",
+        "link.queue: 1.513 kB can't hold one packet of 1514 B",
+    ),
     "queue without a rate": ("link: {rate: unlimited, queue: 9 packets}\n", "link.queue: a queue fills behind a rate"),
     "MTU too small": ("link: {rate: 1 gbit, mtu: 67}\n", "link.mtu: '67' is not a whole number from 68 to 65535"),
     "value where a mapping belongs": ("link: fast\n", "line 1, link: expected a mapping of keys to values"),

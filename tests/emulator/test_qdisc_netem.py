@@ -129,12 +129,20 @@ def test_paretonormal_is_a_quarter_normal() -> None:
         assert mixed[index] == pytest.approx(0.25 * normal[index] + 0.75 * pareto[index], abs=1)
 
 
-def test_normal_table_has_deviation_1() -> None:
+@pytest.mark.parametrize(
+    ("name", "deviation"),
+    # Uniform on [-1, 1]: 3^-1/2. Pareto of shape 3, cut at c = 3/2 + 4 s: E x^2 = 3 - 2/c and E x = 3/2 - 1/(2 c^2).
+    [("uniform", 0.57735), ("normal", 1), ("pareto", 0.73717)],
+)
+def test_table_has_its_deviation(name: Distribution, deviation: float) -> None:
+    entries = struct.unpack(f"={SIZE}h", table(name))
+    mean = sum(entries) / SIZE
+    assert (sum((entry - mean) ** 2 for entry in entries) / SIZE) ** 0.5 / 8192 == pytest.approx(deviation, abs=2e-4)
+
+
+def test_two_thirds_of_the_normal_table_are_within_one_deviation() -> None:
     entries = struct.unpack(f"={SIZE}h", table("normal"))
-    variance = sum(entry**2 for entry in entries) / SIZE / 8192**2
-    assert variance == pytest.approx(1, abs=0.002)
-    within_one = sum(abs(entry) <= 8192 for entry in entries) / SIZE
-    assert within_one == pytest.approx(0.6827, abs=0.001)
+    assert sum(abs(entry) <= 8192 for entry in entries) / SIZE == pytest.approx(0.6827, abs=0.001)
 
 
 def test_uniform_table_reaches_from_minus_to_plus_jitter() -> None:

@@ -9,6 +9,7 @@ from emulator.links import Queue
 from emulator.network import load
 from emulator.qdisc import Qdisc
 from emulator.qdisc.netem import Netem
+from emulator.qdisc.tbf import Tbf
 from emulator.shaping import IN_ORDER, NO_LIMIT, choose_fidelity, direction_seed, queue_packets, stages
 from emulator.units import Duration, Probability, Rate, Size
 
@@ -45,10 +46,19 @@ def test_faults_come_after_the_wire_and_have_the_seed() -> None:
     assert way == Netem(limit=NO_LIMIT, delay=Duration(2000), loss=LOSSY.loss, seed=5)
 
 
-def test_finite_queue_is_the_wires_limit_and_the_way_never_drops() -> None:
-    wire, way = stages(replace(PLAIN, queue=Queue(512 * 1024, "bytes")), 1500, "packet", 1)
-    assert (wire.limit, way.limit) == (512 * 1024 // 1514, NO_LIMIT)
-    assert way.seed is None
+def test_queue_in_packets_is_the_wires_limit_and_the_way_never_drops() -> None:
+    wire, way = stages(replace(PLAIN, queue=Queue(100, "packets")), 1500, "packet", 1)
+    assert wire == Netem(limit=100, rate=Rate(10**10), packet_overhead=24)
+    assert way == Netem(limit=NO_LIMIT, delay=Duration(2000))
+
+
+def test_queue_in_bytes_waits_in_a_tbf_less_the_packet_being_sent() -> None:
+    bucket, wire = stages(replace(LOSSY, queue=Queue(100_000, "bytes")), 1500, "packet", 5)
+    assert bucket == Tbf(rate=Rate(10**10), burst=Size(1538), limit=Size(100_000 - 1514), overhead=24)
+    assert wire == replace(stages(LOSSY, 1500, "packet", 5)[1], rate=Rate(10**10), packet_overhead=24)
+    (tight, _) = stages(replace(PLAIN, queue=Queue(1514, "bytes")), 1500, "packet", 5)
+    assert isinstance(tight, Tbf)
+    assert tight.limit == 1514
 
 
 def test_queue_without_delay_is_one_stage() -> None:
@@ -79,9 +89,9 @@ def test_unlimited_rate_has_only_the_way() -> None:
     assert stages(replace(DELAY_ONLY, delay=Duration(0)), 1500, "burst", 1) == ()
 
 
-def test_queue_in_packets() -> None:
+def test_full_packets_in_a_queue() -> None:
     assert queue_packets(Queue(100, "packets"), 9000) == 100
-    assert queue_packets(Queue(Size(1), "bytes"), 9000) == 1
+    assert queue_packets(Queue(512 * 1024, "bytes"), 1500) == 346
 
 
 @pytest.mark.parametrize(
@@ -103,7 +113,7 @@ def test_fidelity(overrides: dict[str, str], fidelity: str) -> None:
 
 
 def test_each_direction_has_its_own_seed_the_same_everywhere() -> None:
-    seeds = {direction_seed(seed, link, way) for seed in (1, 2) for link in ("a", "b") for way in ("up", "down")}  # type: ignore[arg-type]
+    seeds = {direction_seed(seed, link, way) for seed in (1, 2) for link in ("a", "b") for way in ("up", "down")}
     assert len(seeds) == 8
     # sha256("1/host0/up"), the first eight bytes, by sha256sum.
     assert direction_seed(1, "host0", "up") == 0x9D42D1F108E0448C

@@ -40,7 +40,7 @@ def test_show_groups_what_is_alike() -> None:
     assert done.returncode == 0
     assert "and 58 more" in done.stdout
     assert "host2 up" in done.stdout
-    assert "1 MB (660 full packets)" in done.stdout
+    assert "1 MB" in done.stdout
     assert "fidelity packet" in done.stdout
 
 
