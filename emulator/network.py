@@ -115,7 +115,8 @@ def _resolve(tree: Node, name: str, known: Mapping[str, Node], ranks: int | None
         layers.insert(0, known[profile].mapping(_PROFILE))
         source = f"profile {profile}"
     links = top["links"].mapping() if "links" in top else {}
-    shape, placed = _star(top, ranks) if "topology" in top or "hosts" not in top else _plain(top, links, ranks)
+    listed = "hosts" in top and "topology" not in top
+    shape, placed = _plain(top, links, ranks) if listed else _star(top, ranks)
     pair = unreachable(shape)
     if pair:
         raise top.get("hosts", tree).error(f"host '{pair[1]}' is unreachable from '{pair[0]}': no links lead there")
@@ -123,12 +124,17 @@ def _resolve(tree: Node, name: str, known: Mapping[str, Node], ranks: int | None
         if link not in shape.links:
             raise links[link].error(f"no link '{link}': expected one of {', '.join(shape.links)}")
     shared = [layer["link"].mapping(LINK_KEYS) for layer in layers if "link" in layer]
+    keys = (*LINK_KEYS, "ends") if listed else LINK_KEYS
+    own = {link: node.mapping(keys) for link, node in links.items()}
     return Network(
         name=top["name"].scalar() if "name" in top else name,
         source=top["source"].scalar() if "source" in top else source,
         hosts=tuple(Host(host, placed[host]) for host in shape.hosts),
         switches=tuple(Switch(switch) for switch in shape.switches),
-        links=tuple(_link(link, ends, shared, links.get(link), tree) for link, ends in shape.links.items()),
+        links=tuple(
+            read_link(link, ends, [*shared, own.get(link, {})], links.get(link, tree))
+            for link, ends in shape.links.items()
+        ),
         tcp=_tcp([layer["tcp"].mapping(("congestion", "buffer")) for layer in layers if "tcp" in layer]),
         seed=top["seed"].integer(0, 2**64 - 1) if "seed" in top else 1,
     )
@@ -211,12 +217,6 @@ def _ends(node: Node, nodes: list[str]) -> tuple[str, str]:
     if len(names) != 2 or names[0] == names[1] or not set(names) <= set(nodes):
         raise settings["ends"].error(f"expected two different nodes of: {', '.join(nodes)}")
     return names[0], names[1]
-
-
-def _link(name: str, ends: tuple[str, str], shared: list[Settings], own: Node | None, tree: Node) -> Link:
-    if own is None:
-        return read_link(name, ends, shared, tree)
-    return read_link(name, ends, [*shared, own.mapping((*LINK_KEYS, "ends"))], own)
 
 
 def _tcp(layers: list[Settings]) -> Tcp:

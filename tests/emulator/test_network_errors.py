@@ -74,6 +74,10 @@ WRONG = {
         "profile: ethernet-1g\nlinks: {host9: {rate: 1 gbit}}\n",
         "line 2, links.host9: no link 'host9': expected one of host0",
     ),
+    "ends in a star": (
+        "profile: ethernet-1g\nlinks: {host1: {ends: [host1, host0]}}\n",
+        "line 2, links.host1.ends: unknown key 'ends'",
+    ),
     "unreachable host": (
         "link: {rate: 1 gbit}\nhosts: [a, b]\nswitches: [s]\nlinks: {a-s: {ends: [a, s]}}\n",
         "line 2, hosts: host 'b' is unreachable from 'a'",
