@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.fixture(scope="session")
 def corpus() -> Path:
-    """The folder of recorded traces: TRACEBED_CORPUS, else shared/traces beside the repository. In CI it must be there."""
+    """The recorded traces: TRACEBED_CORPUS, else shared/traces beside the repository. CI must have them."""
     folder = Path(os.environ.get("TRACEBED_CORPUS", ROOT.parent / "shared" / "traces"))
     if not folder.is_dir():
         if os.environ.get("CI") == "true":

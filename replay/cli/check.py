@@ -38,8 +38,7 @@ def command(trace: Path, as_json: bool) -> int:
     for finding in findings:
         rank, op = (str(number) if number >= 0 else "" for number in (finding.rank, finding.op))
         table.add_row(finding.severity, finding.code, rank, op, "yes" if finding.replayable else "no", finding.message)
-    console = Console()
     if findings:
-        console.print(table)
-    console.print(f"{trace}: " + ("can be replayed" if replayable else "can't be replayed"), highlight=False)
+        Console().print(table)
+    click.echo(f"{trace}: " + ("can be replayed" if replayable else "can't be replayed"))
     return 0 if replayable else 1

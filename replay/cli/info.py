@@ -48,13 +48,10 @@ def _show(path: Path, trace: Trace, summary: Summary) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
     recorded = f"{len(summary.ranks)} of {summary.world_size} ranks, {summary.steps} steps, {len(trace.groups)} groups"
-    console.print(f"{path}: {recorded}", highlight=False)
+    click.echo(f"{path}: {recorded}")
     if summary.step_ns:
-        console.print(
-            "recorded steps: " + ", ".join(f"{ns / 1e6:.3f}" for ns in summary.step_ns) + " ms", highlight=False
-        )
+        click.echo("recorded steps: " + ", ".join(f"{ns / 1e6:.3f}" for ns in summary.step_ns) + " ms")
     operations = Table("group", "operation", "type", title="operations, all ranks")
     for heading in ("count", "per rank", "bytes"):
         operations.add_column(heading, justify="right")
@@ -63,10 +60,10 @@ def _show(path: Path, trace: Trace, summary: Summary) -> None:
         per_rank = str(most) if fewest == most else f"{fewest}-{most}"
         operations.add_row(row.group, row.kind, row.dtype, str(row.operations), per_rank, f"{row.bytes:,}")
     ranks = Table("rank", "host", title="ranks")
-    for heading in ("operations", "bytes", "compute a step, ms", "waited, ms", "clock residual, us"):
+    for heading in ("operations", "bytes", "compute, ms/step", "waited, ms/step", "clock residual, us"):
         ranks.add_column(heading, justify="right")
     for rank in summary.ranks:
-        compute = ", ".join(f"{ns / 1e6:.3f}" for ns in rank.compute_ns)
-        waited, residual = f"{rank.waited_ns / 1e6:.3f}", f"{rank.clock_residual_ns / 1e3:.1f}"
+        compute, waited = (f"{ns / max(summary.steps, 1) / 1e6:.3f}" for ns in (sum(rank.compute_ns), rank.waited_ns))
+        residual = f"{rank.clock_residual_ns / 1e3:.1f}"
         ranks.add_row(str(rank.rank), rank.host, str(rank.operations), f"{rank.bytes:,}", compute, waited, residual)
-    console.print(operations, ranks)
+    Console().print(operations, ranks)

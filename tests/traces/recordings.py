@@ -1,4 +1,4 @@
-"""Small recordings in the shape of Kineto and execution-trace files, written by the tests themselves. Times are in us."""
+"""Small recordings in the shape of Kineto files, written by the tests themselves. Times are in us."""
 
 from __future__ import annotations
 
@@ -9,8 +9,19 @@ from typing import Any
 MAIN = 10
 
 
-def span(name: str, start: float, end: float, *, cat: str = "cpu_op", tid: int = MAIN, **args: Any) -> dict[str, Any]:
-    return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": start, "dur": end - start, "args": args}
+def span(
+    name: str, start: float, end: float, *, cat: str = "cpu_op", tid: int = MAIN, args: Any = None
+) -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "cat": cat,
+        "name": name,
+        "pid": 1,
+        "tid": tid,
+        "ts": start,
+        "dur": end - start,
+        "args": args or {},
+    }
 
 
 def step(number: int, start: float, end: float) -> dict[str, Any]:
@@ -21,10 +32,8 @@ def c10d(
     name: str, start: float, end: float, ident: int, *, dims: list[Any], concrete: list[str], tid: int = MAIN
 ) -> dict[str, Any]:
     types = ["float" if size else "Scalar" for size in dims]
-    return span(
-        f"c10d::{name}", start, end, tid=tid,
-        **{"Record function id": ident, "Concrete Inputs": concrete, "Input type": types, "Input Dims": dims},
-    )  # fmt: skip
+    args = {"Record function id": ident, "Concrete Inputs": concrete, "Input type": types, "Input Dims": dims}
+    return span(f"c10d::{name}", start, end, tid=tid, args=args)
 
 
 def all_reduce(start: float, end: float, ident: int, elements: int, *, is_async: bool) -> dict[str, Any]:
@@ -33,7 +42,7 @@ def all_reduce(start: float, end: float, ident: int, elements: int, *, is_async:
 
 
 def gloo(name: str, start: float, end: float, ident: int, *, tid: int = 20) -> dict[str, Any]:
-    return span(f"gloo:{name}", start, end, cat="user_annotation", tid=tid, **{"Record function id": ident})
+    return span(f"gloo:{name}", start, end, cat="user_annotation", tid=tid, args={"Record function id": ident})
 
 
 def kineto(events: list[dict[str, Any]], *, rank: int = 0, world_size: int = 2, host: str = "a") -> dict[str, Any]:

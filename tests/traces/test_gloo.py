@@ -49,7 +49,7 @@ def test_a_synchronous_call_waits_at_once_and_its_waiting_is_not_compute(tmp_pat
 
 
 def test_ddp_buckets_overlap_backward_and_are_waited_for_behind_it(tmp_path: Path) -> None:
-    """The first bucket ends in an idle moment of backward; even so its wait is at backward's end, where the reducer's is."""
+    """The first bucket ends in an idle moment of backward; its wait is at backward's end all the same."""
     events = [
         step(0, 0, 200),
         span(BACKWARD, 10, 20),

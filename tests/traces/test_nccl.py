@@ -15,22 +15,22 @@ COMPUTE_STREAM, COMM_STREAM = 7, 24
 def launch(
     at: float, correlation: int, *, name: str = "cudaLaunchKernel", until: float | None = None
 ) -> dict[str, Any]:
-    return span(name, at, until or at + 1, cat="cuda_runtime", correlation=correlation)
+    return span(name, at, until or at + 1, cat="cuda_runtime", args={"correlation": correlation})
 
 
 def kernel(start: float, end: float, correlation: int, *, name: str = "gemm") -> dict[str, Any]:
     stream = COMM_STREAM if name.startswith("nccl") else COMPUTE_STREAM
-    return span(name, start, end, cat="kernel", tid=stream, stream=stream, correlation=correlation)
+    return span(name, start, end, cat="kernel", tid=stream, args={"stream": stream, "correlation": correlation})
 
 
-def comms(start: float, end: float, ident: int, name: str, seq: int, **more: Any) -> dict[str, Any]:
+def comms(start: float, end: float, ident: int, name: str, seq: int) -> dict[str, Any]:
     described = {"Collective name": name, "dtype": "Float", "In msg nelems": 8, "Out msg nelems": 8, "Seq": seq}
     group = {"Process Group Name": "0", "Group size": 2}
-    return span("record_param_comms", start, end, **{"Record function id": ident}, **described, **group, **more)
+    return span("record_param_comms", start, end, args={"Record function id": ident} | described | group)
 
 
 def test_an_operation_starts_when_its_compute_is_done_and_waiting_for_peers_is_not_compute(tmp_path: Path) -> None:
-    """The collective is launched at 12, its compute ends at 40, its kernel ends at 90; the next compute waits for it."""
+    """The collective is launched at 12, its compute ends at 40, its kernel at 90; the next compute waits."""
     events = [
         step(0, 0, 30),
         launch(5, 1),
