@@ -56,7 +56,10 @@ def import_files(
         raise TraceError("no recording in a known format", file=", ".join(map(str, paths)), mend=_KNOWN)
     ranks_of = _ranks_of(recordings)
     ranks = _join(recordings, ranks_of)
-    world_size = max([*(r.world_size for r in recordings), *_group_sizes(recordings), max(ranks) + 1])
+    told = max([*(r.world_size for r in recordings), *_group_sizes(recordings)])
+    world_size = max(told, max(ranks) + 1)
+    if told == UNKNOWN:
+        findings.append(Finding("assumed-world-size", f"no file says how many ranks there are; {world_size} it is"))
     groups = _groups(recordings, world_size)
     programs: dict[int, Program] = {}
     for rank, joined in ranks.items():

@@ -60,10 +60,12 @@ def _show(path: Path, trace: Trace, summary: Summary) -> None:
         per_rank = str(most) if fewest == most else f"{fewest}-{most}"
         operations.add_row(row.group, row.kind, row.dtype, str(row.operations), per_rank, f"{row.bytes:,}")
     ranks = Table("rank", "host", title="ranks")
-    for heading in ("operations", "bytes", "compute, ms/step", "waited, ms/step", "clock residual, us"):
+    for heading in ("operations", "MB", "compute, ms/step", "waited, ms/step", "clock residual, us"):
         ranks.add_column(heading, justify="right")
     for rank in summary.ranks:
         compute, waited = (f"{ns / max(summary.steps, 1) / 1e6:.3f}" for ns in (sum(rank.compute_ns), rank.waited_ns))
         residual = f"{rank.clock_residual_ns / 1e3:.1f}"
-        ranks.add_row(str(rank.rank), rank.host, str(rank.operations), f"{rank.bytes:,}", compute, waited, residual)
+        ranks.add_row(
+            str(rank.rank), rank.host, str(rank.operations), f"{rank.bytes / 1e6:,.3f}", compute, waited, residual
+        )
     Console().print(operations, ranks)

@@ -110,7 +110,7 @@ def test_ddp_buckets_wait_behind_backward_though_no_wait_is_recorded(tmp_path: P
     assert outline(trace) == [20, ("all_reduce", 8), 20, "wait 1", 40, "|"]
 
 
-def test_waits_for_and_operations_without_a_kernel_are_said(tmp_path: Path) -> None:
+def test_waits_for_nothing_and_operations_without_a_kernel_are_said(tmp_path: Path) -> None:
     events = [
         step(0, 0, 100),
         launch(2, 1),
@@ -123,3 +123,23 @@ def test_waits_for_and_operations_without_a_kernel_are_said(tmp_path: Path) -> N
     codes = {finding.code for finding in trace.findings}
     assert codes == {"kernel-lost", "dangling-wait", "wait-after-window"}
     assert outline(trace) == [12, ("all_reduce", 8), 88, "wait 1", "|"]
+
+
+def test_calls_of_a_coalesced_group_share_the_kernel_behind_them(tmp_path: Path) -> None:
+    events = [
+        step(0, 0, 100),
+        launch(2, 1),
+        kernel(3, 4, 1),
+        comms(10, 11, 3, "allreduce", 1),
+        comms(12, 13, 4, "allreduce", 2),
+        launch(15, 2),
+        kernel(16, 50, 2, name="ncclDevKernel_AllReduce"),
+        comms(17, 18, 5, "wait", 1),
+        comms(18, 19, 6, "wait", 2),
+        launch(20, 3),
+        kernel(51, 60, 3),
+    ]
+    trace = import_files([write_job(tmp_path, [events, events])])
+
+    assert outline(trace) == [10, ("all_reduce", 8), 2, ("all_reduce", 8), 8, "wait 1", "wait 3", 50, "|"]
+    assert trace.findings == ()

@@ -42,7 +42,7 @@ def timeline(spans: Spans, calls: tuple[Call, ...]) -> Timeline:
         if call.kind == "wait":
             target = _waited_for(call, issued, unwaited)
             if target is None:
-                dangling += 1
+                dangling += not any(item.call.seq == call.seq for item in issued)
             else:
                 unwaited.remove(target)
                 issued[target] = _with_wait(issued[target], compute.stops(at.start, issued[target].end_ns))
@@ -86,7 +86,10 @@ def _with_wait(item: TimedCall, moment: int) -> TimedCall:
 
 
 def _kernels_of(spans: Spans) -> list[Device | None]:
-    """Each call's kernel: the one launched by the thread that made the call, while it made it."""
+    """Each call's kernel: the one its thread launched while it made the call.
+
+    Calls of one coalesced group have none of their own: one kernel that no call launched follows them, and is theirs.
+    """
     launched: dict[int | str, list[tuple[int, Device]]] = {}
     for kernel in spans.kernels:
         launch = spans.launches.get(kernel.correlation)
@@ -94,12 +97,24 @@ def _kernels_of(spans: Spans) -> list[Device | None]:
             launched.setdefault(launch.thread, []).append((launch.start, kernel))
     for mine in launched.values():
         mine.sort(key=lambda pair: pair[0])
-    found: list[Device | None] = []
-    for call in spans.calls:
+
+    def following(call: Span) -> tuple[int, Device] | None:
         mine = launched.get(call.thread, [])
         at = bisect_left(mine, call.start, key=lambda pair: pair[0])
-        found.append(mine[at][1] if at < len(mine) and mine[at][0] <= call.end else None)
-    return found
+        return mine[at] if at < len(mine) else None
+
+    candidates = [following(call) for call in spans.calls]
+    owned = {
+        candidate[1].correlation
+        for call, candidate in zip(spans.calls, candidates, strict=True)
+        if candidate is not None and candidate[0] <= call.end
+    }
+    return [
+        candidate[1]
+        if candidate is not None and (candidate[0] <= call.end or candidate[1].correlation not in owned)
+        else None
+        for call, candidate in zip(spans.calls, candidates, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
