@@ -1,4 +1,4 @@
-"""The errors this package raises: one for what a user wrote, one for what a machine can't do, one for a bed that failed."""
+"""The errors this package raises: for what a user wrote, for what a machine can't do, and for a bed that failed."""
 
 from __future__ import annotations
 

@@ -308,8 +308,7 @@ class Engine:
 
 
 def _message(running: _Running) -> str:
-    """The first message that `running` lacks: one to receive if there is any, for a send is held back by its receiver.
-    """
+    """The first message that `running` lacks: one to receive if there is any, for a send is held back by its receiver."""
     transfer, tasks, numbers = running.transfer, running.schedule.tasks, running.schedule.numbers
     waiting = sorted(task for task in running.open if not isinstance(tasks[task], Copy))
     for index in waiting:

@@ -91,8 +91,7 @@ class RankPlan:
     ops: tuple[PlannedOp, ...]
 
     def streams(self) -> list[Stream]:
-        """The connections it needs, sorted. Makes every schedule, so that none has to be made while time is measured.
-        """
+        """The connections it needs, sorted. Makes every schedule, so that none has to be made while time is measured."""
         used = {
             transfer.stream(peer)
             for transfer in self.ops
@@ -138,8 +137,7 @@ class _Meeting:
 
 
 class _Lowering:
-    """Numbers the operations: the n-th collective of a group, and the n-th message of (group, tag, sender, receiver).
-    """
+    """Numbers the operations: the n-th collective of a group, and the n-th message of (group, tag, sender, receiver)."""
 
     def __init__(self, trace: Trace, algorithms: Mapping[str, str], segment: int) -> None:
         self._programs = trace.programs
@@ -264,5 +262,3 @@ def _words(op: Communication) -> str:
 
 def _place(rank: int, index: int, op: Communication) -> str:
     return f"rank {rank}, op {index}" + (f" {op.name!r}" if op.name else "")
-
-

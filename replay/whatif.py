@@ -32,8 +32,7 @@ def what_if(name: str) -> Callable[[WhatIf], WhatIf]:
 
 
 def apply(trace: Trace, texts: Iterable[str]) -> tuple[Trace, list[str]]:
-    """Applies each `name=value` in turn; gives the trace and what was assumed. TraceError for one that can't be read.
-    """
+    """Applies each `name=value` in turn; gives the trace and what was assumed. TraceError for one that can't be read."""
     assumed = []
     for text in texts:
         name, equals, value = text.partition("=")

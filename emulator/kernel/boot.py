@@ -1,12 +1,11 @@
 """Boots the lab kernel, runs one command in it, and brings back what it printed and how it ended.
 
-The guest's root is this machine's file system, its user is root inside and the caller outside. In virtual time CPU work takes
-no time and the clock jumps to the next timer, so what a program measures depends on the network alone.
+The guest's root is this machine's file system; its user is root inside, and the caller outside. In virtual time CPU
+work takes no time and the clock jumps to the next timer, so what a program measures depends on the network alone.
 """
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import json
 import os
@@ -16,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,11 +24,20 @@ from pathlib import Path
 
 from emulator.errors import BedError
 from emulator.kernel import build
+from emulator.ledger import Ledger
 
 MEMORY = "4G"  # of address space, taken as it is touched; fixed, because TCP derives its limits from it
 _TAIL = 12
 _LAST_WORDS = "reboot: Power down"
-_PR_SET_PDEATHSIG = 1
+_LAUNCHER = """
+import ctypes, os, signal, sys
+parent, processor, *kernel = sys.argv[1:]
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: the kernel dies with the command that booted it
+if os.getppid() != int(parent):
+    sys.exit(1)
+os.sched_setaffinity(0, {int(processor)})
+os.execv(kernel[0], kernel)
+"""
 _ROOT = Path(__file__).parents[2]
 
 
@@ -48,18 +57,18 @@ class Guest:
 
 def run(
     guest: Guest,
+    ledger: Ledger,
     *,
     on_output: Callable[[str], None],
     on_progress: Callable[[str], None] = lambda line: None,
-    on_start: Callable[[int], None] = lambda pid: None,
 ) -> int:
     """Boot, run `guest.argv`, power off.
 
     Args:
         guest: what to run.
+        ledger: where the kernel's process and folder are written down while they exist.
         on_output: called with each line the command printed.
         on_progress: called with each line it wrote to `emulator.kernel.init.PROGRESS_DEVICE`.
-        on_start: called with the kernel's process id.
 
     Returns:
         The command's exit status; negative where a signal ended it.
@@ -69,35 +78,22 @@ def run(
         BedError: the kernel died or went silent; with the console's last lines.
     """
     kernel = build.require()
-    with tempfile.TemporaryDirectory(prefix="tracebed-lab-") as name, _a_processor() as processor:
-        job = Path(name)
+    tail: deque[str] = deque(maxlen=_TAIL)
+
+    def keep(line: str) -> None:
+        if line != _LAST_WORDS:
+            tail.append(line)
+            on_output(line)
+
+    with _job_folder(ledger) as job, _a_processor() as processor:
         progress_in, progress_out = os.pipe()
-        command = [
-            str(kernel), f"mem={MEMORY}", "rootfstype=hostfs", "rw", f"init={_write_job(job, guest)}", "quiet",
-            "con=null", "con0=null,fd:1", f"con1=null,fd:{progress_out}", f"uml_dir={job}", "umid=lab",
-            *(["time-travel=inf-cpu", "time-travel-start=1"] if guest.virtual else []),
-        ]  # fmt: skip
-
-        def before_exec() -> None:
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            os.sched_setaffinity(0, {processor})
-
-        environment = {"TMPDIR": str(_memory_folder()), "HOME": str(job), "PATH": os.environ.get("PATH", "")}
-        uml = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
-            pass_fds=(progress_out,), preexec_fn=before_exec, start_new_session=True,
-        )  # fmt: skip
-        os.close(progress_out)
-        assert uml.stdout is not None
-        tail: deque[str] = deque(maxlen=_TAIL)
-
-        def keep(line: str) -> None:
-            if line != _LAST_WORDS:
-                tail.append(line)
-                on_output(line)
-
         try:
-            on_start(uml.pid)
+            uml = _start(kernel, guest, job, processor, progress_out)
+        finally:
+            os.close(progress_out)
+        claim = ledger.claim_process(uml.pid)
+        assert uml.stdout is not None
+        try:
             _relay({uml.stdout.fileno(): keep, progress_in: on_progress}, guest.silence_limit_s, tail)
             uml.wait()
         finally:
@@ -106,12 +102,51 @@ def run(
                 uml.wait()
             uml.stdout.close()
             os.close(progress_in)
+            if claim:
+                ledger.release(claim)
         return _exit_status(job / "status.json", uml.returncode, tail)
 
 
+def _start(kernel: Path, guest: Guest, job: Path, processor: int, progress: int) -> subprocess.Popen[bytes]:
+    arguments = [
+        f"mem={MEMORY}", "rootfstype=hostfs", "rw", f"init={_write_job(job, guest)}", "quiet",
+        "con=null", "con0=null,fd:1", f"con1=null,fd:{progress}", f"uml_dir={job}", "umid=lab",
+        *(["time-travel=inf-cpu", "time-travel-start=1"] if guest.virtual else []),
+    ]  # fmt: skip
+    environment = {"TMPDIR": str(_memory_folder()), "HOME": str(job), "PATH": os.environ.get("PATH", "")}
+    # A process of its own sets this up and becomes the kernel: code between fork and exec is not safe beside threads.
+    return subprocess.Popen(
+        [sys.executable, "-ISc", _LAUNCHER, str(os.getpid()), str(processor), str(kernel), *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        pass_fds=(progress,),
+        start_new_session=True,
+    )
+
+
+@contextmanager
+def _job_folder(ledger: Ledger) -> Iterator[Path]:
+    """A folder for one boot; its name has no spaces, since the kernel's command line splits at them."""
+    folder = Path(tempfile.gettempdir()) / f"tracebed-lab-{uuid.uuid4().hex[:12]}"
+    claim = ledger.claim("folder", str(folder))
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+        ledger.release(claim)
+
+
 def _write_job(job: Path, guest: Guest) -> Path:
-    """The job's folder: what to run, and the init script that the kernel starts. The folder's name must have no spaces."""
-    description = {"argv": list(guest.argv), "cwd": str(guest.cwd), "env": dict(guest.env), "status": str(job / "status.json")}
+    """What to run, and the init script that the kernel starts."""
+    description = {
+        "argv": list(guest.argv),
+        "cwd": str(guest.cwd),
+        "env": dict(guest.env),
+        "status": str(job / "status.json"),
+    }
     (job / "job.json").write_text(json.dumps(description))
     init = job / "init"
     init.write_text(
@@ -123,7 +158,7 @@ def _write_job(job: Path, guest: Guest) -> Path:
 
 
 def _memory_folder() -> Path:
-    """Where the guest's memory file goes (it is unlinked at once): shared memory, unless a container made that too small."""
+    """Where the guest's memory file goes (it is unlinked at once): shared memory, unless a container cut that short."""
     shared = Path("/dev/shm")
     if shared.is_dir() and os.access(shared, os.W_OK) and shutil.disk_usage(shared).free >= 1 << 30:
         return shared
@@ -139,7 +174,7 @@ def _a_processor() -> Iterator[int]:
     """
     processors = sorted(os.sched_getaffinity(0))
     for number in processors:
-        lock = Path(tempfile.gettempdir()) / f"tracebed-lab-{os.getuid()}-cpu{number}.lock"
+        lock = build.cache_folder() / f"processor-{number}.lock"
         with lock.open("w") as held:
             try:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -157,7 +192,9 @@ def _relay(sinks: Mapping[int, Callable[[str], None]], silence_limit_s: float, t
     while True:
         ready, _, _ = select.select(list(sinks), [], [], silence_limit_s)
         if not ready:
-            raise BedError(f"the lab kernel printed nothing for {silence_limit_s:.0f} s and was stopped; its last lines: {_quote(tail)}")
+            raise BedError(
+                f"the lab kernel printed nothing for {silence_limit_s:.0f} s and was stopped; its last lines: {_quote(tail)}"
+            )
         for stream in sorted(ready, reverse=True):
             data = os.read(stream, 1 << 16)
             *lines, parts[stream] = (parts[stream] + data).split(b"\n")
@@ -179,4 +216,3 @@ def _exit_status(report: Path, kernel_status: int, tail: Sequence[str]) -> int:
 
 def _quote(tail: Sequence[str]) -> str:
     return " | ".join(tail) or "(none)"
-

@@ -1,8 +1,8 @@
 """Builds the lab kernel from the distribution's source, without root, and keeps it under the user's cache folder.
 
-The cache key is the content of what decides the result: the options (`lab.config`), the patch (`lab.patch`) and the source
-the user named, if any. The distribution's own source may get security fixes without changing the key; which version was built
-is written beside the kernel.
+The cache key is the content of what decides the result: the options (`lab.config`), the patch (`lab.patch`) and the
+source the user named, if any. The distribution's own source may get security fixes without changing the key; which
+version was built is written beside the kernel.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from emulator.errors import MachineError
 
 SOURCE_PACKAGE = "linux-source-6.12"
 TOOLS = {  # what the build calls -> the Debian package that has it
-    "gcc": "gcc", "make": "make", "flex": "flex", "bison": "bison", "bc": "bc", "xz": "xz-utils", "patch": "patch", "tar": "tar",
+    "gcc": "gcc", "make": "make", "flex": "flex", "bison": "bison",
+    "bc": "bc", "xz": "xz-utils", "patch": "patch", "tar": "tar",
 }  # fmt: skip
+FROM_TARBALL = "tracebed kernel build --source linux-6.12.y.tar.xz (from kernel.org)"
 BUILD_STEPS = 911  # lines make prints for these options; only the progress bar's length depends on it
 _HERE = Path(__file__).parent
 
@@ -93,7 +96,9 @@ def build(progress: Progress, source: Path | None = None) -> Path:
         if kernel is not None:
             return kernel
         if absent := missing_tools():
-            raise MachineError("tools are missing to build the lab kernel", mend=f"sudo apt-get install -y {' '.join(absent)}")
+            raise MachineError(
+                "tools are missing to build the lab kernel", mend=f"sudo apt-get install -y {' '.join(absent)}"
+            )
         with tempfile.TemporaryDirectory(dir=cache_folder(), prefix="build-") as folder:
             return _build(Path(folder), source, progress)
 
@@ -131,13 +136,15 @@ def _build(work: Path, source: Path | None, progress: Progress) -> Path:
 
 
 def _fetch(work: Path) -> tuple[Path, str]:
-    """The distribution's kernel source, unpacked from its package without installing it; and its name with version."""
+    """The distribution's kernel source, out of its package without installing that; and its name with version."""
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
-        raise MachineError("no apt here to fetch the kernel's source with", mend="tracebed kernel build --source linux-6.12.y.tar.xz")
+        raise MachineError(
+            "no apt here to fetch the kernel's source with", mend="tracebed kernel build --source linux-6.12.y.tar.xz"
+        )
     try:
         _call(["apt-get", "download", "-q", SOURCE_PACKAGE], work, f"fetch {SOURCE_PACKAGE}")
     except MachineError as error:
-        mend = f"sudo apt-get update, if {SOURCE_PACKAGE} exists here; else tracebed kernel build --source linux-6.12.y.tar.xz (from kernel.org)"
+        mend = f"sudo apt-get update, if {SOURCE_PACKAGE} exists here; else {FROM_TARBALL}"
         raise MachineError(str(error), mend=mend) from None
     package = next(work.glob(f"{SOURCE_PACKAGE}_*.deb"))
     _call(["dpkg-deb", "-x", str(package), str(work / "package")], work, "unpack the source's package")
@@ -147,13 +154,22 @@ def _fetch(work: Path) -> tuple[Path, str]:
 def _check_options(config: Path) -> None:
     """An option that the source does not know is dropped by kconfig in silence; here it is an error."""
     granted = set(config.read_text().splitlines())
-    asked = [line for line in (_HERE / "lab.config").read_text().splitlines() if line.startswith("CONFIG_") and not line.endswith("=n")]
+    asked = [
+        line
+        for line in (_HERE / "lab.config").read_text().splitlines()
+        if line.startswith("CONFIG_") and not line.endswith("=n")
+    ]
     if refused := [line for line in asked if line not in granted]:
-        raise MachineError(f"this source can't build with {' '.join(refused)}", mend="name a Linux 6.12 source with --source")
+        raise MachineError(
+            f"this source can't build with {' '.join(refused)}", mend="name a Linux 6.12 source with --source"
+        )
 
 
 def _compile(command: list[str], log: Path, progress: Progress) -> None:
-    with log.open("w") as kept, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as make:
+    with (
+        log.open("w") as kept,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as make,
+    ):
         assert make.stdout is not None
         for done, line in enumerate(make.stdout, start=1):
             kept.write(line)
@@ -162,11 +178,11 @@ def _compile(command: list[str], log: Path, progress: Progress) -> None:
         raise MachineError(f"the lab kernel did not compile: {_tail(log.read_text())}")
 
 
-def _call(command: list[str], folder: Path, what: str, stdin: object = None) -> str:
-    done = subprocess.run(command, cwd=folder, stdin=stdin or subprocess.DEVNULL, capture_output=True, text=True, check=False)  # type: ignore[call-overload]
+def _call(command: list[str], folder: Path, what: str, stdin: IO[bytes] | int = subprocess.DEVNULL) -> str:
+    done = subprocess.run(command, cwd=folder, stdin=stdin, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise MachineError(f"could not {what}: {_tail(done.stderr or done.stdout)}")
-    return str(done.stdout)
+    return done.stdout
 
 
 def _tail(text: str) -> str:

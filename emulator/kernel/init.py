@@ -31,10 +31,10 @@ _POWER_OFF = 0x4321FEDC
 def main(job_file: str) -> None:
     """Run the job that `emulator.kernel.boot` wrote: `{"argv", "cwd", "env", "status"}`. Never returns."""
     job = json.loads(Path(job_file).read_text())
+    report: dict[str, int | str]
     try:
         _furnish()
-        status = _run(job["argv"], job["cwd"], {"PATH": PATH, **job["env"]})
-        report = {"exit": status}
+        report = {"exit": _run(job["argv"], job["cwd"], {"PATH": PATH, **job["env"]})}
     except Exception:  # the guest has no one to raise to: the report is how the caller learns of it
         report = {"error": traceback.format_exc(limit=3)}
     Path(job["status"]).write_text(json.dumps(report))

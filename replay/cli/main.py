@@ -12,7 +12,10 @@ from traces.errors import TraceError
 
 # command name -> (module, one line for --help)
 COMMANDS = {
-    "import": ("replay.cli.import_", "Turn recordings of a job (Kineto, PyTorch execution traces) into one .trace file."),
+    "import": (
+        "replay.cli.import_",
+        "Turn recordings of a job (Kineto, PyTorch execution traces) into one .trace file.",
+    ),
     "info": ("replay.cli.info", "Say what a trace holds: ranks, groups, steps, operations, bytes."),
     "check": ("replay.cli.check", "Find what is wrong with a trace, and whether it can be replayed."),
     "network": ("replay.cli.network", "Show networks and profiles as they are resolved."),
@@ -52,7 +55,7 @@ def tracebed() -> None:
 
 
 def main() -> None:
-    """Run the command; anything a user can cause is one line on standard error and an exit status, never a traceback."""
+    """Run the command; what a user can cause is one line on standard error and an exit status, never a traceback."""
     try:
         status = tracebed.main(standalone_mode=False)
     except click.ClickException as error:

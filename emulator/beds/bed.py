@@ -1,0 +1,49 @@
+"""What a bed is to those who use one: a network that is up, with hosts that processes can run on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from emulator.network import Network
+from emulator.shaping import Fidelity
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCounters:
+    """One direction of one link since the bed is up. `drops`: queue overflow and random loss together, in packets.
+
+    With `burst` fidelity a packet here is a GSO super-packet.
+    """
+
+    link: str
+    source: str
+    target: str
+    packets: int
+    bytes: int
+    drops: int
+    overlimits: int
+    backlog_bytes: int
+
+
+class Bed(Protocol):
+    """Hosts joined by shaped links. A bed is up when it is made; it is a context manager that takes it down again."""
+
+    network: Network
+    fidelity: Fidelity
+
+    def address(self, host: str) -> str:
+        """The host's IP address on the emulated network."""
+        ...
+
+    def enter(self, host: str) -> None:
+        """Move the calling process onto the host for good: to be called by a process that was forked for it."""
+        ...
+
+    def counters(self) -> tuple[LinkCounters, ...]:
+        """What each direction of each link has carried and dropped."""
+        ...
+
+    def close(self) -> None:
+        """Take everything down. Harmless when it is down already."""
+        ...

@@ -1,0 +1,268 @@
+"""The netns bed: each host and each switch is a network namespace, and one more holds the wires between them.
+
+The same code runs on a machine's own kernel and inside the lab kernel.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from ipaddress import IPv4Address
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from emulator import wire
+from emulator.beds.bed import LinkCounters
+from emulator.errors import BedError, NetworkError
+from emulator.ledger import Ledger
+from emulator.links import ETHERNET_HEADER, Direction, Link
+from emulator.namespace import FOLDER, Namespace, enter, inside
+from emulator.network import Network
+from emulator.shaping import (
+    Fidelity,
+    choose_fidelity,
+    direction_seed,
+    stages,
+)
+
+if TYPE_CHECKING:
+    from pyroute2 import IPRoute
+
+_FIRST_ADDRESS = IPv4Address("10.0.0.1")
+_PREFIX_LENGTH = 8
+_BUFFER_FLOOR = {"tcp_wmem": 4 << 20, "tcp_rmem": 6 << 20}  # what Linux lets TCP grow to (net/ipv4/tcp.c, tcp_init)
+_WIRES = "wires"
+_UP_LIMIT_S = 10
+_IFF_UP, _IFF_LOOPBACK = 0x1, 0x8  # linux/if.h
+
+
+class NetnsBed:
+    """A network of namespaces, up from the moment it is made.
+
+    `fidelity`: None chooses what the network needs (`emulator.shaping.choose_fidelity`).
+
+    Raises:
+        NetworkError: the network has a shape this bed can't build.
+        MachineError: this kernel or user can't do it.
+        BedError: the kernel refused something or reports another setting than was asked.
+    """
+
+    def __init__(self, network: Network, ledger: Ledger, fidelity: Fidelity | None = None) -> None:
+        self.network = network
+        self.fidelity: Fidelity = fidelity or choose_fidelity(network)
+        self._addresses = {host.name: str(_FIRST_ADDRESS + number) for number, host in enumerate(network.hosts)}
+        self._names = {node: f"tb-{ledger.run_id}-{node}" for node in (*self._addresses, *_switches(network), _WIRES)}
+        self._carriers: list[tuple[str, str, str, tuple[int, ...]]] = []
+        _check_shape(network)
+        with ExitStack() as guards:
+            for name in self._names.values():
+                guards.callback(Namespace(name, ledger).close)
+            self._build()
+            self._guards = guards.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def address(self, host: str) -> str:
+        return self._addresses[host]
+
+    def namespace(self, node: str) -> str:
+        """The name of a host's or switch's namespace, for `ip netns exec`."""
+        return self._names[node]
+
+    def enter(self, host: str) -> None:
+        enter(self._names[host])
+
+    def counters(self) -> tuple[LinkCounters, ...]:
+        with self._inside(_WIRES) as ipr:
+            return tuple(
+                LinkCounters(link, source, target, *wire.count(ipr, carriers))
+                for link, source, target, carriers in self._carriers
+            )
+
+    def close(self) -> None:
+        self._guards.close()
+
+    @contextmanager
+    def _inside(self, node: str) -> Iterator[IPRoute]:
+        from pyroute2 import IPRoute
+
+        with inside(self._names[node]), IPRoute() as ipr:
+            yield ipr
+
+    def _build(self) -> None:
+        for switch in _switches(self.network):
+            self._build_switch(switch)
+        for number, link in enumerate(self.network.links):
+            self._build_link(number, link)
+        macs = {host: self._build_host(host) for host in self._addresses}
+        for node in (*self._addresses, *_switches(self.network), _WIRES):
+            self._wait_until_up(node)
+        for host in self._addresses:
+            with self._inside(host) as ipr:
+                port = wire.device(ipr, "eth0")
+                for other in macs.keys() - {host}:
+                    # Address resolution is not what is measured, and a lossy link would lose it.
+                    ipr.neigh("add", dst=self._addresses[other], lladdr=macs[other], ifindex=port, state="permanent")
+
+    def _build_switch(self, switch: str) -> None:
+        with self._inside(switch) as ipr:
+            _quiet()
+            ipr.link("add", ifname="br0", kind="bridge", br_mcast_snooping=0)
+            ipr.link("set", index=wire.device(ipr, "br0"), state="up")
+
+    def _build_link(self, number: int, link: Link) -> None:
+        """Both cables to the wire box, and the two directions inside it."""
+        ports = f"w{number}a", f"w{number}b"
+        ends = [_port_name(self.network, link, node) for node in (link.a, link.b)]
+        with self._inside(_WIRES) as ipr:
+            if number == 0:
+                _quiet()
+            for port, node, end in zip(ports, (link.a, link.b), ends, strict=True):
+                handle = os.open(FOLDER / self._names[node], os.O_RDONLY)
+                try:
+                    wire.add_pair(ipr, port, end, link.mtu, handle)
+                finally:
+                    os.close(handle)
+            a, b = ports
+            ways = (("up", link.a_to_b, a, b, link.a, link.b), ("down", link.b_to_a, b, a, link.b, link.a))
+            for way, direction, into, out_of, source, target in ways:
+                seed = direction_seed(self.network.seed, link.name, "up" if way == "up" else "down")
+                qdiscs = stages(direction, link.mtu, self.fidelity, seed)
+                carriers = wire.add_direction(ipr, f"w{number}{way}", into, out_of, qdiscs, link.mtu)
+                self._carriers.append((link.name, source, target, carriers))
+            if self.fidelity == "packet":
+                wire.one_packet_at_a_time(name for _, name in _devices(ipr) if name.startswith(f"w{number}"))
+        for node, end in zip((link.a, link.b), ends, strict=True):
+            self._plug_in(node, end, link.mtu)
+
+    def _plug_in(self, node: str, end: str, mtu: int) -> None:
+        """The end of a cable at a host or a switch."""
+        with self._inside(node) as ipr:
+            port = wire.device(ipr, end)
+            ipr.link("set", index=port, mtu=mtu)
+            if node not in self._addresses:
+                ipr.link("set", index=port, master=wire.device(ipr, "br0"))
+            if self.fidelity == "packet":
+                wire.one_packet_at_a_time([end])
+            ipr.link("set", index=port, state="up")
+
+    def _build_host(self, host: str) -> str:
+        """The host's address and TCP; returns its hardware address."""
+        with self._inside(host) as ipr:
+            _quiet()
+            port = wire.device(ipr, "eth0")
+            ipr.link("set", index=wire.device(ipr, "lo"), state="up")
+            ipr.addr("add", index=port, address=self._addresses[host], prefixlen=_PREFIX_LENGTH)
+            for key, floor in _BUFFER_FLOOR.items():
+                _sysctl(f"ipv4/{key}", _with_maximum(key, self._buffer(floor)))
+            _sysctl("ipv4/tcp_congestion_control", self.network.tcp.congestion, may_refuse=True)
+            return str(ipr.get_links(port)[0].get_attr("IFLA_ADDRESS"))
+
+    def _wait_until_up(self, node: str) -> None:
+        """The kernel notices a device's carrier in its own time (net/core/link_watch.c) and drops packets until then."""
+        deadline = time.monotonic() + _UP_LIMIT_S
+        with self._inside(node) as ipr:
+            while down := [name for name, state in _states(ipr) if state not in ("UP", "UNKNOWN")]:
+                if time.monotonic() > deadline:
+                    raise BedError(f"{node}: device {down[0]} did not come up in {_UP_LIMIT_S} s")
+                time.sleep(0.01)
+
+    def _buffer(self, floor: int) -> int:
+        """Bytes a socket may hold: as asked, or what Linux allows, or twice what the longest path holds."""
+        if self.network.tcp.buffer is not None:
+            return int(self.network.tcp.buffer)
+        return max(floor, 2 * _most_in_flight(self.network))
+
+
+def _switches(network: Network) -> tuple[str, ...]:
+    return tuple(switch.name for switch in network.switches)
+
+
+def _port_name(network: Network, link: Link, node: str) -> str:
+    """A host has one port, eth0; a switch one a link."""
+    if any(host.name == node for host in network.hosts):
+        return "eth0"
+    return f"p{network.links.index(link)}"
+
+
+def _check_shape(network: Network) -> None:
+    """A bed of bridges needs one path between any two hosts, one port a host, and one MTU."""
+    if len({link.mtu for link in network.links}) > 1:
+        raise NetworkError("the links have different MTUs, and a switch drops what is too large", key="mtu")
+    for host in network.hosts:
+        ports = [link.name for link in network.links if host.name in (link.a, link.b)]
+        if len(ports) != 1:
+            raise NetworkError(f"host {host.name} has {len(ports)} links, expected one", key="links")
+    if len(network.links) != len(network.hosts) + len(network.switches) - 1:
+        raise NetworkError("there is more than one path between some switches, expected a tree", key="links")
+
+
+def _most_in_flight(network: Network) -> int:
+    """Bytes that can be under way between two hosts at most: the fastest rate x the longest round trip, and a queue."""
+    hosts = {host.name for host in network.hosts}
+    edges = [link for link in network.links if {link.a, link.b} & hosts]
+    core = [link for link in network.links if link not in edges]
+    slowest = sorted(edges, key=_round_trip, reverse=True)[:2]
+    ways = [way for link in network.links for way in (link.a_to_b, link.b_to_a)]
+    fastest = max((way.rate for way in ways if way.rate is not None), default=0)
+    queue = max(
+        (_queue_bytes(way, link.mtu) for link in network.links for way in (link.a_to_b, link.b_to_a)), default=0
+    )
+    return fastest * sum(map(_round_trip, slowest + core)) // (8 * 10**9) + queue
+
+
+def _round_trip(link: Link) -> int:
+    return link.a_to_b.delay + link.b_to_a.delay
+
+
+def _queue_bytes(way: Direction, mtu: int) -> int:
+    if way.queue is None:
+        return 0
+    return way.queue.limit * (mtu + ETHERNET_HEADER if way.queue.unit == "packets" else 1)
+
+
+def _states(ipr: IPRoute) -> Iterator[tuple[str, str]]:
+    """Each device that was set up, but the loopback, with its operational state (RFC 2863)."""
+    for message in ipr.get_links():
+        if message["flags"] & _IFF_UP and not message["flags"] & _IFF_LOOPBACK:
+            yield message.get_attr("IFLA_IFNAME"), message.get_attr("IFLA_OPERSTATE")
+
+
+def _devices(ipr: IPRoute) -> Iterator[tuple[int, str]]:
+    for message in ipr.get_links():
+        yield message["index"], message.get_attr("IFLA_IFNAME")
+
+
+def _quiet() -> None:
+    """No IPv6 in this namespace: its neighbour discovery would put packets on the wires that no rank sent."""
+    for scope in ("all", "default"):
+        _sysctl(f"ipv6/conf/{scope}/disable_ipv6", "1")
+
+
+def _with_maximum(key: str, maximum: int) -> str:
+    low, middle, _ = Path(f"/proc/sys/net/ipv4/{key}").read_text().split()
+    return f"{low} {min(int(middle), maximum)} {maximum}"
+
+
+def _sysctl(key: str, value: str, *, may_refuse: bool = False) -> None:
+    """Set a setting of this thread's network namespace.
+
+    `may_refuse`: a namespace may not be free to choose among its kernel's congestion controls; each socket then asks.
+    """
+    setting = Path("/proc/sys/net") / key
+    if not setting.exists():
+        return
+    try:
+        setting.write_text(value)
+    except OSError:
+        if not may_refuse:
+            raise

@@ -1,0 +1,132 @@
+"""Who owns what on this machine: written down before it is made, so that what a dead run left can be removed.
+
+One file a run, under TRACEBED_STATE (default: /run/tracebed as root, else the user's cache folder). A run is dead when
+its process is gone; a process id that has been given to somebody else since then has another start time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self
+
+Kind = Literal["netns", "process", "folder"]
+_PREFIX = "tracebed-"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One thing a run made or is about to make. `name`: a namespace's name, a folder's path, or "pid start-time"."""
+
+    kind: Kind
+    name: str
+
+
+def state_folder() -> Path:
+    """Where the ledgers are."""
+    if chosen := os.environ.get("TRACEBED_STATE"):
+        return Path(chosen)
+    if os.geteuid() == 0:
+        return Path("/run/tracebed")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tracebed" / "runs"
+
+
+def process_name(pid: int) -> str | None:
+    """`pid` and when it started, in clock ticks since boot (field 22 of proc(5) stat); None where it is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    state, *rest = stat.rpartition(")")[2].split()
+    return None if state == "Z" else f"{pid} {rest[18]}"
+
+
+class Ledger:
+    """The claims of one run; a context manager that takes the file away when all is released."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self._path = state_folder() / f"{_PREFIX}{run_id}.json"
+        self._claims: list[Claim] = []
+        self._owner = process_name(os.getpid())
+
+    def __enter__(self) -> Self:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._write()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if not self._claims:
+            self._path.unlink(missing_ok=True)
+
+    def claim(self, kind: Kind, name: str) -> Claim:
+        """Write down that the run owns this; to be called before it is made."""
+        made = Claim(kind, name)
+        self._claims.append(made)
+        self._write()
+        return made
+
+    def claim_process(self, pid: int) -> Claim | None:
+        """Write down a process that was just started; None if it has ended already."""
+        name = process_name(pid)
+        return self.claim("process", name) if name else None
+
+    def release(self, claim: Claim) -> None:
+        """Forget a claim: the thing is gone."""
+        self._claims.remove(claim)
+        self._write()
+
+    def _write(self) -> None:
+        content = {"owner": self._owner, "claims": [[claim.kind, claim.name] for claim in self._claims]}
+        fresh = self._path.with_suffix(".new")
+        fresh.write_text(json.dumps(content))
+        fresh.replace(self._path)
+
+
+def leftovers() -> Iterator[tuple[Path, tuple[Claim, ...]]]:
+    """The ledgers whose run is dead, each with what it owned."""
+    for path in sorted(state_folder().glob(f"{_PREFIX}*.json")):
+        content = json.loads(path.read_text())
+        if not _lives(content["owner"]):
+            yield path, tuple(Claim(kind, name) for kind, name in content["claims"])
+
+
+def clean() -> tuple[Claim, ...]:
+    """Remove what dead runs own, and say what that was. What is gone already is not an error."""
+    removed: list[Claim] = []
+    for path, claims in leftovers():
+        for claim in sorted(claims, key=_processes_first):
+            if _remove(claim):
+                removed.append(claim)
+        path.unlink()
+    return tuple(removed)
+
+
+def _processes_first(claim: Claim) -> int:
+    order: Sequence[Kind] = ("process", "netns", "folder")
+    return order.index(claim.kind)
+
+
+def _lives(name: str) -> bool:
+    return process_name(int(name.split()[0])) == name
+
+
+def _remove(claim: Claim) -> bool:
+    if claim.kind == "process":
+        if not _lives(claim.name):
+            return False
+        os.kill(int(claim.name.split()[0]), signal.SIGKILL)
+        return True
+    if claim.kind == "folder":
+        if not Path(claim.name).exists():
+            return False
+        shutil.rmtree(claim.name)
+        return True
+    from emulator.namespace import remove_named
+
+    return remove_named(claim.name)

@@ -1,0 +1,89 @@
+"""Network namespaces: a guard for each one made, and code that runs inside one.
+
+Named as ip-netns(8) does it, under /run/netns, so that `ip netns exec` finds them while they are up.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from emulator.errors import BedError, MachineError
+from emulator.ledger import Ledger
+
+FOLDER = Path("/var/run/netns")
+_CLONE_NEWNET = 0x40000000
+
+
+class Namespace:
+    """A named network namespace that this run made. `close` removes it and all that is in it; twice is harmless."""
+
+    def __init__(self, name: str, ledger: Ledger) -> None:
+        """Raises MachineError where this user may not make one."""
+        from pyroute2 import netns
+
+        self.name = name
+        self._ledger = ledger
+        self._claim = ledger.claim("netns", name)
+        try:
+            netns.create(name)
+        except OSError as error:
+            ledger.release(self._claim)
+            why = f"can't make a network namespace: {error.strerror or error}"
+            raise MachineError(why, mend="run as root, or with --on virtual") from error
+        self._open = True
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            remove_named(self.name)
+            self._ledger.release(self._claim)
+
+
+def remove_named(name: str) -> bool:
+    """Remove a named namespace; False where there is none of that name."""
+    from pyroute2 import netns
+
+    if not (FOLDER / name).exists():
+        return False
+    netns.remove(name)
+    return True
+
+
+def enter(name: str) -> None:
+    """Move this thread into a namespace for good.
+
+    Raises:
+        BedError: there is no such namespace.
+    """
+    try:
+        handle = os.open(FOLDER / name, os.O_RDONLY)
+    except FileNotFoundError:
+        raise BedError(f"network namespace {name} is gone") from None
+    try:
+        _set(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def inside(name: str) -> Iterator[None]:
+    """Run a block of code of this thread inside a namespace."""
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    try:
+        enter(name)
+        try:
+            yield
+        finally:
+            _set(home)
+    finally:
+        os.close(home)
+
+
+def _set(handle: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(handle, _CLONE_NEWNET) != 0:
+        raise BedError(f"can't enter a network namespace: {os.strerror(ctypes.get_errno())}")

@@ -1,0 +1,108 @@
+"""A link as a box in the middle: two ports in a namespace of its own, joined through the qdiscs of either way.
+
+    node a --veth-- [a port]  ==redirect==> (stage 1) ... [b port: last stage] --veth-- node b
+
+What comes in at one port is redirected to the first stage of that direction; each stage but the last is the sending
+end of a veth pair inside the box, the last is the other port itself. So a full queue is loss, as on a router, and
+neither end of the link knows of the shaping. (On a sender's own egress overflow is not loss: net/sched/sch_netem.c
+returns NET_XMIT_DROP there, and TCP does not count the packet as sent.)
+"""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+from array import array
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from emulator import qdisc
+from emulator.errors import BedError
+from emulator.qdisc import Qdisc
+
+if TYPE_CHECKING:
+    from pyroute2 import IPRoute
+
+_INGRESS = 0xFFFF0000
+_ETH_P_ALL = 0x0003
+_SIOCETHTOOL = 0x8946
+_OFFLOADS = {"tso": 0x1F, "gso": 0x24, "gro": 0x2C}  # ETHTOOL_STSO, SGSO, SGRO (linux/ethtool.h)
+
+
+def device(ipr: IPRoute, name: str) -> int:
+    """A device's index. Raises BedError where there is none."""
+    found = ipr.link_lookup(ifname=name)
+    if not found:
+        raise BedError(f"device {name} is gone")
+    return int(found[0])
+
+
+def add_pair(ipr: IPRoute, name: str, peer: str, mtu: int, peer_namespace: int | None = None) -> None:
+    """A veth pair, both ends up; with `peer_namespace` (a file descriptor) the peer is there, and still down."""
+    target = {"ifname": peer} if peer_namespace is None else {"ifname": peer, "net_ns_fd": peer_namespace}
+    ipr.link("add", ifname=name, kind="veth", peer=target)
+    for end in (name,) if peer_namespace is not None else (name, peer):
+        ipr.link("set", index=device(ipr, end), mtu=mtu, state="up")
+
+
+def add_direction(ipr: IPRoute, tag: str, into: str, out_of: str, stages: Iterable[Qdisc], mtu: int) -> tuple[int, ...]:
+    """Pass what comes in at the device `into` through `stages` and out of the device `out_of`.
+
+    Returns the devices that carry the stages, first to last; the last is `out_of`, also where there is no stage.
+    """
+    *inner, last = (*stages,) or (None,)
+    carriers: list[int] = []
+    entry = device(ipr, into)
+    for number, stage in enumerate(inner):
+        sending, receiving = f"{tag}s{number}", f"{tag}r{number}"
+        add_pair(ipr, sending, receiving, mtu)
+        carrier = device(ipr, sending)
+        _install(ipr, carrier, stage)
+        _redirect(ipr, entry, carrier)
+        carriers.append(carrier)
+        entry = device(ipr, receiving)
+    port = device(ipr, out_of)
+    _install(ipr, port, last)
+    _redirect(ipr, entry, port)
+    return (*carriers, port)
+
+
+def _install(ipr: IPRoute, carrier: int, stage: Qdisc | None) -> None:
+    if stage is not None:
+        qdisc.install(ipr, carrier, stage)
+
+
+def _redirect(ipr: IPRoute, entry: int, exit_: int) -> None:
+    action = {"kind": "mirred", "direction": "egress", "action": "redirect", "ifindex": exit_}
+    ipr.tc("add", "ingress", entry, 0xFFFF0000)
+    # u32, not matchall: every kernel with tc has it. `target` is a class that nothing looks at; pyroute2 demands one.
+    match_all = {"protocol": _ETH_P_ALL, "keys": ["0x0/0x0+0"], "target": qdisc.FIRST}
+    ipr.tc("add-filter", "u32", entry, parent=_INGRESS, prio=1, action=action, **match_all)
+
+
+def count(ipr: IPRoute, carriers: Iterable[int]) -> tuple[int, int, int, int, int]:
+    """Packets and bytes that left the last carrier; drops, overlimits and backlog bytes summed over all."""
+    packets = sent = drops = overlimits = backlog = 0
+    root = qdisc.ROOT
+    for carrier in carriers:
+        for message in ipr.get_qdiscs(index=carrier):
+            if message["parent"] != root or message.get_attr("TCA_STATS2") is None:
+                continue
+            stats = message.get_attr("TCA_STATS2")
+            basic, queue = stats.get_attr("TCA_STATS_BASIC"), stats.get_attr("TCA_STATS_QUEUE")
+            packets, sent = int(basic["packets"]), int(basic["bytes"])
+            drops += int(queue["drops"])
+            overlimits += int(queue["overlimits"])
+            backlog += int(queue["backlog"])
+    return packets, sent, drops, overlimits, backlog
+
+
+def one_packet_at_a_time(devices: Iterable[str]) -> None:
+    """Turn the offloads of devices of this namespace off, so that only packets of at most the MTU pass."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        for name in devices:
+            for command in _OFFLOADS.values():
+                value = array("B", struct.pack("II", command, 0))
+                request = struct.pack("16sP", name.encode(), value.buffer_info()[0])
+                fcntl.ioctl(control, _SIOCETHTOOL, request)

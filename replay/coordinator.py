@@ -1,0 +1,182 @@
+"""Runs a plan on a bed that is up: one process a rank, started together, watched until all have ended.
+
+A rank that dies, fails or waits for ever ends the run with an error that says which and why; no process is left then.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from emulator.beds.bed import Bed, LinkCounters
+from emulator.errors import BedError, MachineError, NetworkError
+from replay import control
+from replay.plan import Plan
+from replay.transports.tcp import TcpOptions
+from replay.worker import Worker, WorkerOptions, monotonic, start_worker
+from traces.errors import TraceError
+
+_PORT = 29500
+_START_GRID_NS = 100_000_000
+STALL_S = 900
+"""Seconds of the run's own clock without a step or a result after which it is given up."""
+_LAST_WORDS_S = 1.0
+_ERRORS = {error.__name__: error for error in (TraceError, NetworkError, MachineError, BedError)}
+
+M = TypeVar("M", control.Listening, control.Ready, control.Status, control.Result)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What a run gave: each rank's result, and what each direction of each link carried."""
+
+    results: Mapping[int, control.Result]
+    links: tuple[LinkCounters, ...]
+
+
+def run(
+    plan: Plan,
+    bed: Bed,
+    *,
+    verify: bool = False,
+    on_progress: Callable[[control.Progress], None] = lambda progress: None,
+    on_start: Callable[[int, int], None] = lambda rank, pid: None,
+    stall_s: float = STALL_S,
+) -> Measurement:
+    """Run every rank of `plan` on its host of `bed`.
+
+    Args:
+        plan: what each rank does; each of its ranks must be on a host of the bed's network.
+        bed: a bed that is up.
+        verify: send real tensors and check them.
+        on_progress: called with each step mark that a rank passes.
+        on_start: called with each rank and its process id.
+        stall_s: seconds of this kernel's clock without any news after which the run is given up.
+
+    Raises:
+        BedError: a rank died, failed or waits for ever.
+    """
+    hosts = {rank: host.name for host in bed.network.hosts for rank in host.ranks}
+    if missing := sorted(plan.ranks.keys() - hosts.keys()):
+        raise NetworkError(
+            f"no host for rank {missing[0]}: the network has {len(hosts)} ranks, the job {len(plan.ranks)}"
+        )
+    addresses = {rank: (bed.address(hosts[rank]), _PORT + rank) for rank in plan.ranks}
+    congestion = TcpOptions(congestion=bed.network.tcp.congestion)
+    crew = _Crew(on_progress, stall_s)
+    try:
+        for rank, own in plan.ranks.items():
+            options = WorkerOptions(verify=verify, tcp=congestion, setup=partial(bed.enter, hosts[rank]))
+            worker = start_worker(own, addresses, options)
+            crew.add(worker)
+            on_start(rank, worker.pid)
+        crew.gather(control.Listening)
+        crew.tell(control.Connect())
+        crew.gather(control.Ready)
+        # On a grid, so that the kernel's ticks fall alike in every run, however long the set-up took.
+        crew.tell(control.Go((monotonic() // _START_GRID_NS + 2) * _START_GRID_NS))
+        results = crew.gather(control.Result)
+        crew.tell(control.Bye())
+        return Measurement(results, bed.counters())
+    finally:
+        crew.dismiss()
+
+
+class _Crew:
+    """The ranks' processes, and what they say."""
+
+    def __init__(self, on_progress: Callable[[control.Progress], None], stall_s: float) -> None:
+        self._workers: dict[int, Worker] = {}
+        self._on_progress = on_progress
+        self._stall_s = stall_s
+
+    def add(self, worker: Worker) -> None:
+        self._workers[worker.rank] = worker
+
+    def tell(self, message: control.FromCoordinator) -> None:
+        for worker in self._workers.values():
+            with suppress(OSError):  # it died: `gather` finds out how
+                control.send(worker.control, message)
+
+    def gather(self, kind: type[M]) -> dict[int, M]:
+        """One message of `kind` from every rank; progress is passed on meanwhile."""
+        found: dict[int, M] = {}
+        while len(found) < len(self._workers):
+            said = self._listen(self._stall_s)
+            if not said:
+                raise BedError(self._stalled())
+            for rank, message in said:
+                if isinstance(message, control.Progress):
+                    self._on_progress(message)
+                elif isinstance(message, control.Failed):
+                    raise self._why({rank: message})
+                elif message is None:
+                    raise self._why({})
+                elif isinstance(message, kind):
+                    found[rank] = message
+        return found
+
+    def _listen(self, limit_s: float) -> list[tuple[int, control.FromWorker | None]]:
+        """The next messages; None for a rank that is gone. Empty after `limit_s` of silence."""
+        sources = {worker.control.fileno(): worker for worker in self._workers.values()}
+        ready, _, _ = select.select(list(sources), [], [], limit_s)
+        said: list[tuple[int, control.FromWorker | None]] = []
+        for source in sorted(ready, key=lambda number: sources[number].rank):
+            worker = sources[source]
+            try:
+                said.append((worker.rank, control.from_worker(worker.control)))
+            except (EOFError, ConnectionError):
+                said.append((worker.rank, None))
+        return said
+
+    def _why(self, failures: dict[int, control.Failed]) -> Exception:
+        """The cause: a rank that was killed before one that failed, and one that failed before those it dragged down."""
+        deadline = time.monotonic() + _LAST_WORDS_S
+        while (left := deadline - time.monotonic()) > 0 and (said := self._listen(left)):
+            failures.update((rank, message) for rank, message in said if isinstance(message, control.Failed))
+            if all(message is None for _, message in said):
+                break
+        for rank, worker in self._workers.items():
+            pid, status = os.waitpid(worker.pid, os.WNOHANG)
+            if pid and os.WIFSIGNALED(status):
+                number = os.WTERMSIG(status)
+                return BedError(f"rank {rank}'s process was killed by signal {number} ({signal.Signals(number).name})")
+        causes = [failure for failure in failures.values() if failure.kind != "PeerLostError"] or [*failures.values()]
+        if not causes:
+            return BedError("a rank's process ended without a word")
+        cause = causes[0]
+        return _ERRORS.get(cause.kind, BedError)(_with_rank(cause))
+
+    def _stalled(self) -> str:
+        self.tell(control.Ask())
+        answers: dict[int, str] = {}
+        while len(answers) < len(self._workers) and (said := self._listen(_LAST_WORDS_S)):
+            answers.update((rank, message.text) for rank, message in said if isinstance(message, control.Status))
+        waiting = "; ".join(text for _, text in sorted(answers.items())) or "no rank answers"
+        return f"nothing has happened for {self._stall_s:.0f} s: {waiting}"
+
+    def dismiss(self) -> None:
+        """End every process that is left, and wait for all."""
+        for worker in self._workers.values():
+            worker.close()
+        for worker in self._workers.values():
+            with suppress(ProcessLookupError, ChildProcessError):
+                if os.waitpid(worker.pid, os.WNOHANG) == (0, 0):
+                    os.kill(worker.pid, signal.SIGKILL)
+                    os.waitpid(worker.pid, 0)
+
+
+def _with_rank(failure: control.Failed) -> str:
+    text = (
+        failure.text
+        if failure.kind in _ERRORS or failure.kind == "PeerLostError"
+        else f"{failure.kind}: {failure.text}"
+    )
+    return text if text.startswith("rank ") else f"rank {failure.rank}: {text}"

@@ -1,0 +1,83 @@
+"""Does one request on the kernel that this process runs on: bed up, plan run, results written, bed down.
+
+`python -m replay.execute FOLDER` does so inside the lab kernel, for the run folder whose `run.json` holds the request; what it
+has to say goes to the kernel's progress device, a JSON line each.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from emulator.beds.netns import NetnsBed
+from emulator.errors import BedError, MachineError, NetworkError
+from emulator.kernel.init import PROGRESS_DEVICE
+from emulator.ledger import Ledger
+from replay import control, coordinator
+from replay.request import Request, plan_of
+from replay.results import Run, write_measurement
+from traces.errors import TraceError
+
+FAILURES: dict[str, type[Exception]] = {
+    kind.__name__: kind for kind in (TraceError, NetworkError, MachineError, BedError)
+}
+
+
+class Up(msgspec.Struct, frozen=True, tag=True):
+    """The bed is up, with this fidelity; the ranks are about to start."""
+
+    fidelity: Literal["packet", "burst"]
+
+
+class Failure(msgspec.Struct, frozen=True, tag=True):
+    """The run failed: the error's class, one of FAILURES, and its text."""
+
+    kind: str
+    text: str
+
+
+Said = Up | control.Progress | Failure
+
+
+def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said], None]) -> None:
+    """Run `request` here and leave its measurement in `folder`; `say` is told how it goes.
+
+    Raises:
+        TraceError, NetworkError, MachineError, BedError: as their names say.
+    """
+    plan = plan_of(request)
+    fidelity: Literal["packet", "burst"] | None = None
+    if request.fidelity != "auto":
+        fidelity = "packet" if request.fidelity == "packet" else "burst"
+    with NetnsBed(request.resolved_network(), ledger, fidelity) as bed:
+        say(Up(bed.fidelity))
+
+        def started(_: int, pid: int) -> None:
+            ledger.claim_process(pid)
+
+        measured = coordinator.run(plan, bed, verify=request.verify, on_progress=say, on_start=started)
+        write_measurement(folder, plan, measured)
+
+
+def _main(folder: Path) -> int:
+    request = msgspec.json.decode((folder / "run.json").read_bytes(), type=Run).request
+    with open(PROGRESS_DEVICE, "wb", buffering=0) as device, Ledger("lab") as ledger:
+
+        def say(message: Said) -> None:
+            device.write(msgspec.json.encode(message) + b"\n")
+
+        try:
+            execute(request, folder, ledger, say)
+        except tuple(FAILURES.values()) as error:
+            kind = next(name for name, known in FAILURES.items() if isinstance(error, known))
+            say(Failure(kind, str(error)))
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(Path(sys.argv[1])))

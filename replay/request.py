@@ -1,0 +1,79 @@
+"""What one run is to do: the part of `run.json` from which the run can be done again, on any ground."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from emulator.network import Network, from_dict
+from replay import whatif
+from replay.plan import Plan, lower
+from traces import archive
+from traces.checks import check, is_replayable
+from traces.errors import TraceError
+from traces.program import Trace
+from traces.steps import select
+
+GROUNDS = ("virtual", "host")
+BEDS = ("netns",)
+FIDELITIES = ("auto", "packet", "burst")
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One replay: a trace, changed by what-ifs, on a network.
+
+    `network` is the resolved form (`emulator.network.to_dict`); `steps` is "A:B" or "" for all; `trace_hash` is that of the
+    file's bytes.
+    """
+
+    trace: str
+    trace_hash: str
+    network: dict[str, Any]
+    what_if: tuple[str, ...] = ()
+    steps: str = ""
+    ground: str = "virtual"
+    bed: str = "netns"
+    fidelity: str = "auto"
+    verify: bool = False
+
+    def resolved_network(self) -> Network:
+        return from_dict(self.network)
+
+
+def parse_steps(text: str, count: int) -> tuple[int, int]:
+    """ "A:B", "A:" or ":B" as (first, last + 1). Raises TraceError."""
+    found = re.fullmatch(r"(\d*):(\d*)", text)
+    if found is None:
+        raise TraceError(f"--steps {text}: expected A:B, as in 1:3 for the second and third step")
+    return int(found[1] or 0), int(found[2] or count)
+
+
+def prepare(path: Path, what_if: tuple[str, ...], steps: str) -> tuple[Trace, list[str]]:
+    """The trace to replay, and what its what-ifs assume.
+
+    Raises:
+        TraceError: the file can't be read, or replaying it would not be right; with the first reason.
+    """
+    trace = archive.read(path)
+    findings = check(trace)
+    if not is_replayable(findings):
+        first = next(finding for finding in findings if not finding.replayable)
+        where = ", ".join(
+            f"{what} {number}" for what, number in (("rank", first.rank), ("op", first.op)) if number >= 0
+        )
+        mend = "`tracebed check` lists all that is wrong"
+        raise TraceError(
+            f"can't be replayed: {first.message} [{first.code}]", file=path, place=where or None, mend=mend
+        )
+    if steps:
+        trace = select(trace, *parse_steps(steps, trace.step_count))
+    return whatif.apply(trace, what_if)
+
+
+def plan_of(request: Request) -> Plan:
+    """The plan that the request asks for."""
+    trace, _ = prepare(Path(request.trace), request.what_if, request.steps)
+    return lower(trace)
