@@ -43,7 +43,7 @@ def show(network: str, ranks: int | None, settings: tuple[str, ...], as_yaml: bo
     """
     from emulator.network import load, to_dict
 
-    resolved = load(network, ranks=ranks, overrides=dict(_split(setting) for setting in settings))
+    resolved = load(network, ranks=ranks, overrides=split_settings(settings))
     if as_json:
         click.echo(json.dumps(to_dict(resolved), indent=2))
     elif as_yaml:
@@ -79,11 +79,15 @@ def list_(as_json: bool) -> None:
     _write(table)
 
 
-def _split(setting: str) -> tuple[str, str]:
-    key, equals, value = setting.partition("=")
-    if not equals or not key:
-        raise click.UsageError(f"--set {setting}: expected KEY=VALUE, as in link.rate='1 gbit'")
-    return key, value
+def split_settings(settings: tuple[str, ...]) -> dict[str, str]:
+    """What was given as `--set KEY=VALUE`, by key. Raises click.UsageError."""
+    split = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            raise click.UsageError(f"--set {setting}: expected KEY=VALUE, as in link.rate='1 gbit'")
+        split[key] = value
+    return split
 
 
 def _print(network: Network) -> None:

@@ -16,8 +16,7 @@ SEND_RECV = "send_recv"
 
 @algorithm(CollectiveKind.GATHER, "flat", default=True)
 def gather(call: Call) -> Schedule:
-    """Buffer: N slots of `count`, input in slot `me`, output in all at the root, which receives N-1 messages at once.
-    """
+    """Buffer: N slots of `count`, input in slot `me`, output in all at the root, which receives N-1 messages at once."""
     others = [index for index in range(call.size) if index != call.root and call.count]
     if call.me == call.root:
         tasks = tuple(Recv(index, index * call.count, call.count) for index in others)
@@ -28,8 +27,7 @@ def gather(call: Call) -> Schedule:
 
 @algorithm(CollectiveKind.SCATTER, "flat", default=True)
 def scatter(call: Call) -> Schedule:
-    """Buffer: N slots of `count`, input in all at the root, output in slot `me`. The root sends N-1 messages at once.
-    """
+    """Buffer: N slots of `count`, input in all at the root, output in slot `me`. The root sends N-1 messages at once."""
     others = [index for index in range(call.size) if index != call.root and call.count]
     if call.me == call.root:
         tasks = tuple(Send(index, index * call.count, call.count) for index in others)

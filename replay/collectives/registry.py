@@ -22,8 +22,7 @@ _defaults: dict[str, str] = {}
 
 
 def algorithm(kind: str, name: str, *, default: bool = False) -> Callable[[Algorithm], Algorithm]:
-    """Registers the decorated function as algorithm `name` of `kind`; `default` is what runs when nothing is asked for.
-    """
+    """Registers the decorated function as algorithm `name` of `kind`; `default` is what runs when nothing is asked for."""
 
     def register(function: Algorithm) -> Algorithm:
         assert (kind, name) not in _algorithms, f"two algorithms are called {kind} {name}"

@@ -1,5 +1,4 @@
-"""What the kernel knows of a TCP connection: struct tcp_info of include/uapi/linux/tcp.h, as far as Linux 5.5 has it.
-"""
+"""What the kernel knows of a TCP connection: struct tcp_info of include/uapi/linux/tcp.h, as far as Linux 5.5 has it."""
 
 from __future__ import annotations
 

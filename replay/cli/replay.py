@@ -1,0 +1,220 @@
+"""`tracebed replay`: run a trace on emulated networks and measure the step time."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from replay.request import FIDELITIES
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from emulator.network import Network
+    from replay.results import Run
+    from replay.session import Job
+
+
+@click.command("replay", no_args_is_help=True)
+@click.argument("trace", type=click.Path(path_type=Path))
+@click.option(
+    "--network",
+    "networks",
+    multiple=True,
+    required=True,
+    metavar="NET",
+    help="A network file or a profile; more than once.",
+)
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set a key of every network, by its dotted path."
+)
+@click.option(
+    "--what-if",
+    "what_if",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Change the job first: compute=0.1 or compute=128ms.",
+)
+@click.option("--steps", default="", metavar="A:B", help="Only steps A up to but not including B, counted from 0.")
+@click.option(
+    "--on",
+    "ground",
+    type=click.Choice(["virtual", "host"]),
+    default="virtual",
+    show_default=True,
+    help="The lab kernel in virtual time, or this machine's kernel in real time (root).",
+)
+@click.option(
+    "--bed", type=click.Choice(["netns"]), default="netns", show_default=True, help="What a host of the network is."
+)
+@click.option(
+    "--fidelity",
+    type=click.Choice(FIDELITIES),
+    default="auto",
+    show_default=True,
+    help="Packet by packet, or bursts where that changes nothing.",
+)
+@click.option("--verify", is_flag=True, help="Send real tensors and check every value that was reduced.")
+@click.option(
+    "-o",
+    "--output",
+    "base",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Where the run folders go.",
+)
+@click.option("--jobs", type=click.IntRange(1), help="Runs side by side; by default one a processor, on the host one.")
+@click.option("--json", "as_json", is_flag=True, help="Print what each run.json says as a JSON list.")
+def command(
+    trace: Path,
+    networks: tuple[str, ...],
+    settings: tuple[str, ...],
+    what_if: tuple[str, ...],
+    steps: str,
+    ground: str,
+    bed: str,
+    fidelity: str,
+    verify: bool,
+    base: Path,
+    jobs: int | None,
+    as_json: bool,
+) -> int:
+    """Run TRACE on each NET and measure the step time.
+
+    Exit status 0: every run came to its end; 1: one failed, and is named.
+
+    \b
+    Example:
+      tracebed replay resnet50.trace --network ethernet-10g --network wan-continental --what-if compute=0.1
+    """  # fmt: skip
+    from replay.cli.network import split_settings
+    from replay.session import load_network, read_job
+
+    job = read_job(trace, what_if, steps)
+    resolved = [load_network(name, job, split_settings(settings)) for name in networks]
+    runs, failures = _run_all(job, resolved, base, ground, fidelity, verify, jobs or _side_by_side(ground))
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.encode([run for _, run in runs]).decode())
+    elif runs:
+        _print(job, runs)
+    for failure in failures:
+        print(f"tracebed: {failure}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def _side_by_side(ground: str) -> int:
+    import os
+
+    return len(os.sched_getaffinity(0)) if ground == "virtual" else 1
+
+
+def _run_all(
+    job: Job, networks: list[Network], base: Path, ground: str, fidelity: str, verify: bool, jobs: int
+) -> tuple[list[tuple[Path, Run]], list[str]]:
+    """Every run that came to its end, in order, with its folder; and a line for each that did not."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from emulator.errors import BedError
+    from replay.session import new_folder
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("steps"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bars, ThreadPoolExecutor(jobs) as pool:
+        waiting = []
+        for network in networks:
+            folder = new_folder(base, job, network)
+            bar = bars.add_task(f"{network.name}: waiting", total=job.trace.step_count, start=False)
+            waiting.append(
+                (network, folder, pool.submit(_run_one, job, network, folder, ground, fidelity, verify, bars, bar))
+            )
+        runs, failures = [], []
+        for network, folder, future in waiting:
+            try:
+                runs.append((folder, future.result()))
+            except BedError as error:
+                failures.append(f"{network.name}: {error} (what was measured is in {folder})")
+    return runs, failures
+
+
+def _run_one(
+    job: Job, network: Network, folder: Path, ground: str, fidelity: str, verify: bool, bars: Progress, bar: TaskID
+) -> Run:
+    from replay import control
+    from replay.execute import Said, Up
+    from replay.session import replay
+
+    marks = 0
+
+    def say(said: Said) -> None:
+        nonlocal marks
+        if isinstance(said, Up):
+            bars.update(bar, description=f"{network.name}: running, {said.fidelity} fidelity")
+        elif isinstance(said, control.Progress):
+            marks += 1
+            bars.update(bar, completed=marks // len(job.trace.programs))
+
+    bars.start_task(bar)
+    bars.update(bar, description=f"{network.name}: starting")
+    run = replay(
+        job, network, folder, ground=ground, fidelity=fidelity, verify=verify, command=tuple(sys.argv), say=say
+    )
+    bars.update(bar, description=f"{network.name}: done")
+    return run
+
+
+def _print(job: Job, runs: list[tuple[Path, Run]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    first = runs[0][1]
+    changed = bool(job.what_if)
+    table = Table(
+        title=f"{job.path.stem}, {len(job.trace.programs)} ranks, {job.trace.step_count} steps, on {first.request.ground}"
+    )
+    for name in ("network", "step mean", "step p95", "exposed", "of the step", "vs recording", "ideal step", "drops"):
+        table.add_column(name, justify="left" if name == "network" else "right")
+    for _, run in runs:
+        summary = run.summary
+        assert summary is not None
+        against = summary.step_mean_ns / summary.recorded_step_ns if summary.recorded_step_ns else None
+        table.add_row(
+            str(run.request.network["name"]),
+            milliseconds(summary.step_mean_ns),
+            milliseconds(summary.step_p95_ns),
+            milliseconds(summary.exposed_mean_ns),
+            f"{summary.exposed_mean_ns / summary.step_mean_ns:.0%}",
+            f"{against:.3g}x" if against else "unknown",
+            milliseconds(summary.ideal_step_ns),
+            str(summary.drops),
+        )
+    console = Console(highlight=False)
+    console.print(table)
+    for statement in job.assumed:
+        console.print(f"what if: {statement}")
+    if changed and first.summary and first.summary.recorded_step_ns:
+        console.print("vs recording compares with the job as it was recorded, without the what-ifs")
+    if first.request.verify:
+        console.print(
+            f"verified: {sum(run.summary.verified for _, run in runs if run.summary)} elements were checked, all right"
+        )
+    for folder, run in runs:
+        console.print(f"{run.request.network['name']}: {folder}", soft_wrap=True)
+
+
+def milliseconds(ns: float) -> str:
+    """A time for people: four significant digits of milliseconds."""
+    return f"{ns / 1e6:,.4g} ms" if ns < 1e10 else f"{ns / 1e6:,.0f} ms"

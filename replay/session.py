@@ -1,0 +1,139 @@
+"""One replay from a caller's side: the request checked, a run folder made, the run done on its ground, the summary written."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from emulator.ledger import Ledger
+from emulator.network import Network, load, to_dict
+from emulator.shaping import choose_fidelity
+from replay.execute import Said, Up
+from replay.grounds import GROUNDS, describe_kernel
+from replay.ideal import ideal_step_ns
+from replay.plan import lower
+from replay.request import Request, prepare
+from replay.results import FORMAT, Run, RunFolder, read_totals, summarise
+from traces import archive
+from traces.errors import TraceError
+from traces.program import Trace
+from traces.steps import recorded_step_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A trace that is ready to be replayed on any number of networks: read, checked and changed once."""
+
+    path: Path
+    trace_hash: str
+    what_if: tuple[str, ...]
+    steps: str
+    trace: Trace
+    assumed: tuple[str, ...]
+    ideal_step_ns: tuple[int, ...]
+    recorded_step_ns: tuple[int, ...]
+
+
+def read_job(path: Path, what_if: Sequence[str] = (), steps: str = "") -> Job:
+    """Read, check and change a trace.
+
+    Raises:
+        TraceError: it can't be read, or can't be replayed.
+    """
+    trace, assumed = prepare(path, tuple(what_if), steps)
+    return Job(
+        path=path,
+        trace_hash=archive.trace_hash(path),
+        what_if=tuple(what_if),
+        steps=steps,
+        trace=trace,
+        assumed=tuple(assumed),
+        ideal_step_ns=ideal_step_ns(lower(trace)),
+        recorded_step_ns=recorded_step_ns(trace),
+    )
+
+
+def replay(
+    job: Job,
+    network: Network,
+    folder: Path,
+    *,
+    ground: str = "virtual",
+    fidelity: str = "auto",
+    verify: bool = False,
+    command: Sequence[str] = (),
+    say: Callable[[Said], None] = lambda said: None,
+) -> Run:
+    """Replay `job` on `network`, leave the run in `folder`, and return what `run.json` says then.
+
+    The folder keeps what was measured also where the run fails.
+
+    Raises:
+        TraceError, NetworkError, MachineError, BedError: as their names say.
+    """
+    run = Run(
+        format=FORMAT,
+        tracebed=_version(),
+        command=tuple(command),
+        request=Request(
+            trace=str(job.path.resolve()),
+            trace_hash=job.trace_hash,
+            network=to_dict(network),
+            what_if=job.what_if,
+            steps=job.steps,
+            ground=ground,
+            fidelity=fidelity,
+            verify=verify,
+        ),
+        kernel=describe_kernel(ground),
+        fidelity=fidelity if fidelity != "auto" else choose_fidelity(network),
+        assumed=job.assumed,
+        status="running",
+    )
+    results = RunFolder(folder, job.trace.programs)
+    results.write_run(run)
+
+    def listen(said: Said) -> None:
+        if not isinstance(said, Up):
+            results.progress(said)  # type: ignore[arg-type]
+        say(said)
+
+    try:
+        with Ledger(uuid.uuid4().hex[:8]) as ledger:
+            GROUNDS[ground](run.request, folder.resolve(), ledger, listen)
+    except BaseException as error:
+        results.write_run(msgspec.structs.replace(run, status="failed", error=str(error) or type(error).__name__))
+        raise
+    summary = summarise(results, job.recorded_step_ns, job.ideal_step_ns, read_totals(folder))
+    done = msgspec.structs.replace(run, status="complete", summary=summary)
+    results.write_run(done)
+    return done
+
+
+def load_network(name: str, job: Job, settings: dict[str, str]) -> Network:
+    """The network for the job's ranks. Raises NetworkError."""
+    return load(name, ranks=job.trace.world_size, overrides=settings)
+
+
+def new_folder(base: Path, job: Job, network: Network) -> Path:
+    """A folder for one run under `base`, which no run has yet: TRACE-NETWORK, numbered from the second."""
+    stem = re.sub(r"[^\w.-]+", "_", f"{job.path.stem}-{network.name}")
+    for number in range(1, 10_000):
+        folder = base / (stem if number == 1 else f"{stem}-{number}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return folder
+    raise TraceError(f"{base} is full of runs called {stem}", mend="name another folder with -o")
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("tracebed")
