@@ -20,7 +20,8 @@ from emulator.errors import BedError
 from replay import control
 from replay.engine import NEVER, Action, Engine, PostRecv, SetTimer, StartSend, StepDone
 from replay.plan import RankPlan
-from replay.transports.tcp import ControlReady, Received, Sent, TcpOptions, TcpTransport
+from replay.transports.events import ControlReady, Received, Sent
+from replay.transports.tcp import TcpOptions, TcpTransport
 
 Clock = Callable[[], int]
 

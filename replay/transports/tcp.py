@@ -26,6 +26,7 @@ from typing import Self
 from emulator.errors import BedError, MachineError
 from replay.control import Flow
 from replay.plan import MESSAGE_BITS, Stream
+from replay.transports.events import ControlReady, Event, Received, Sent, TimerExpired
 from replay.transports.tcp_info import flow
 from replay.transports.timer import Timer
 
@@ -36,6 +37,8 @@ _INLINE = 16 << 10
 """Bytes up to which a pretended payload goes out with its header in one call, instead of by sendfile."""
 _POOL = 4 << 20
 """Bytes of pretended payload that one sendfile can take, and more than a send buffer grows to."""
+_LARGE = 64 << 10
+"""Bytes left of a message from which on it pays to set SO_RCVLOWAT (socket(7)) for it."""
 _SINK = 64 << 20
 """Bytes that one call can drop. Address space only: with MSG_TRUNC the kernel writes nothing there (tcp(7))."""
 
@@ -53,35 +56,6 @@ class TcpOptions:
     congestion: str | None = None
     send_buffer: int | None = None
     recv_buffer: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """The kernel has taken the last byte of a message."""
-
-    stream: Stream
-    key: int
-
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    """A posted message has come, whole."""
-
-    stream: Stream
-    key: int
-
-
-@dataclass(frozen=True, slots=True)
-class TimerExpired:
-    """The time that was set has come."""
-
-
-@dataclass(frozen=True, slots=True)
-class ControlReady:
-    """The watched socket has something to read."""
-
-
-Event = Sent | Received | TimerExpired | ControlReady
 
 
 @dataclass(slots=True)
@@ -113,6 +87,7 @@ class _Connection:
         self.early: dict[int, _Incoming] = {}
         self.header = bytearray()
         self.coming: _Incoming | None = None
+        self.low = 1
 
 
 class TcpTransport:
@@ -331,6 +306,7 @@ class TcpTransport:
             message = connection.coming
             if message.done < message.nbytes:
                 message.done += self._take(connection, message)
+                self._wake_at(connection, message.nbytes - message.done)
         except BlockingIOError:
             # The header ended a segment, and the next has not come.
             return
@@ -369,6 +345,19 @@ class TcpTransport:
         if message.data is None:
             return self._got(connection, connection.socket.recv_into(self._sink, min(left, _SINK), socket.MSG_TRUNC))
         return self._got(connection, connection.socket.recv_into(message.data[message.done :]))
+
+    def _wake_at(self, connection: _Connection, left: int) -> None:
+        """While much is left of a message, has epoll report an eighth of the receive buffer at a time, not each packet.
+
+        An eighth, because the window that the sender sees shrinks by what lies unread; more would slow it down.
+        """
+        low = connection.low
+        if low == 1 and left >= _LARGE:
+            low = connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 8
+        low = max(1, min(low, left))
+        if low != connection.low:
+            connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low)
+            connection.low = low
 
     def _recv(self, connection: _Connection, size: int) -> bytes:
         data = connection.socket.recv(size)

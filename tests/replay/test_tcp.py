@@ -14,7 +14,8 @@ import pytest
 from emulator.errors import BedError, MachineError
 from replay import control
 from replay.plan import Stream, lower
-from replay.transports.tcp import ControlReady, PeerLostError, Received, Sent, TcpOptions, TcpTransport, TimerExpired
+from replay.transports.events import ControlReady, Received, Sent, TimerExpired
+from replay.transports.tcp import PeerLostError, TcpOptions, TcpTransport
 from replay.worker import WorkerOptions, monotonic
 from tests.replay.job import bye, connect, free_addresses, gather, go, run_job, times, workers
 from tests.replay.network import everywhere, trace_of
@@ -97,6 +98,15 @@ def test_nothing_is_read_before_it_is_posted() -> None:
         assert high.flows()[0].bytes_received < 5_000_000
         high.post(TO_0, 5, 50_000_000, None)
         assert pump(low, high) == ([Sent(TO_1, 5)], [Received(TO_0, 5)])
+
+
+def test_a_small_message_is_heard_after_a_large_one(ends: tuple[TcpTransport, TcpTransport]) -> None:
+    """While the large one came, epoll was told to wait for more than the small one has."""
+    low, high = ends
+    for key, nbytes in ((1, 9_999_999), (2, 0)):
+        high.post(TO_0, key, nbytes, None)
+        low.send(TO_1, key, nbytes, None)
+        assert pump(low, high) == ([Sent(TO_1, key)], [Received(TO_0, key)])
 
 
 def test_a_wrong_size_is_named(ends: tuple[TcpTransport, TcpTransport]) -> None:
