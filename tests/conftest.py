@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import platform
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from emulator.kernel import build
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -15,7 +20,35 @@ def corpus() -> Path:
     """The recorded traces: TRACEBED_CORPUS, else shared/traces beside the repository. CI must have them."""
     folder = Path(os.environ.get("TRACEBED_CORPUS", ROOT.parent / "shared" / "traces"))
     if not folder.is_dir():
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"CI must have the trace corpus; {folder} is not a folder (set TRACEBED_CORPUS)")
-        pytest.skip("not run: no trace corpus (set TRACEBED_CORPUS)")
+        _not_run(f"no trace corpus at {folder} (set TRACEBED_CORPUS)")
     return folder
+
+
+@pytest.fixture(scope="session")
+def lab() -> Path:
+    """The lab kernel, built where it is not yet. Only a machine that can't build it skips, and CI must build it."""
+    if (kernel := build.find()) is not None:
+        return kernel
+    if platform.machine() != "x86_64" or platform.system() != "Linux":
+        _not_run("the lab kernel runs on x86-64 Linux only")
+    if absent := build.missing_tools():
+        _not_run(f"building the lab kernel needs {' '.join(absent)}")
+    return build.build(lambda what, done, total: None)
+
+
+@pytest.fixture
+def needs() -> Callable[..., None]:
+    """`needs("iperf3", ...)`: skip where a program is missing. CI must have them all."""
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
+
+    def check(*programs: str) -> None:
+        if absent := [program for program in programs if shutil.which(program, path=path) is None]:
+            _not_run(f"needs {' '.join(absent)}")
+
+    return check
+
+
+def _not_run(why: str) -> None:
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"CI must run this: {why}")
+    pytest.skip(f"not run: {why}")

@@ -1,0 +1,91 @@
+"""Two hosts, `a` and `b`, on one link, and what the guest scripts do on them. Runs inside the lab kernel."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from emulator.beds.netns import NetnsBed
+from emulator.ledger import Ledger
+from emulator.network import from_dict
+from emulator.shaping import Fidelity
+
+PORT = 5001
+_CHUNK = 1 << 20
+_TOTAL_RETRANS = 100  # offset of tcpi_total_retrans in struct tcp_info (include/uapi/linux/tcp.h)
+_FORK = multiprocessing.get_context("fork")
+
+
+@contextmanager
+def pair(link: Mapping[str, object], fidelity: Fidelity | None = None, **network: object) -> Iterator[NetnsBed]:
+    """A bed that is up: `a` -- `link` -- `b`."""
+    wire = {**link, "ends": ["a", "b"]}
+    resolved = from_dict({"hosts": ["a", "b"], "links": {"wire": wire}, **network})
+    with Ledger("guest") as ledger, NetnsBed(resolved, ledger, fidelity) as bed:
+        yield bed
+
+
+class Task:
+    """`work()` in a process of its own on a host of the bed."""
+
+    def __init__(self, bed: NetnsBed, host: str, work: Callable[[], object]) -> None:
+        self._ours, theirs = _FORK.Pipe(duplex=False)
+        self._process = _FORK.Process(target=_on_host, args=(bed, host, work, theirs))
+        self._process.start()
+        theirs.close()
+
+    def result(self) -> Any:
+        """What `work` returned; raises EOFError where it failed."""
+        found = self._ours.recv()
+        self._process.join()
+        return found
+
+
+def _on_host(bed: NetnsBed, host: str, work: Callable[[], object], pipe: Any) -> None:
+    bed.enter(host)
+    pipe.send(work())
+
+
+def send_bulk(address: str, size: int) -> int:
+    """Connect, send `size` bytes, wait until the other end has them all; how many segments TCP sent again."""
+    with _connect(address) as stream:
+        data = memoryview(bytes(_CHUNK))
+        left = size
+        while left:
+            left -= stream.send(data[:left])
+        stream.shutdown(socket.SHUT_WR)
+        stream.recv(1)
+        info = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TOTAL_RETRANS + 4)
+    return int(struct.unpack_from("=I", info, _TOTAL_RETRANS)[0])
+
+
+def receive_bulk(size: int) -> list[tuple[int, int]]:
+    """Accept one connection and read `size` bytes: when (ns) how many had come, at each read."""
+    progress = []
+    with socket.create_server(("", PORT)) as server:
+        stream, _ = server.accept()
+        with stream:
+            buffer, have = bytearray(_CHUNK), 0
+            while have < size:
+                have += stream.recv_into(buffer)
+                progress.append((time.monotonic_ns(), have))
+    return progress
+
+
+def _connect(address: str) -> socket.socket:
+    """Connect as soon as the other end listens."""
+    while True:
+        with suppress(ConnectionRefusedError):
+            return socket.create_connection((address, PORT))
+        time.sleep(0.001)
+
+
+def report(result: object) -> None:
+    """The script's last line, which `tests.guest.run_guest` hands to the test."""
+    print(json.dumps(result), flush=True)
