@@ -39,6 +39,8 @@ _POOL = 4 << 20
 """Bytes of pretended payload that one sendfile can take, and more than a send buffer grows to."""
 _LARGE = 64 << 10
 """Bytes left of a message from which on it pays to set SO_RCVLOWAT (socket(7)) for it."""
+_PART = 16 << 10
+"""The least that SO_RCVLOWAT is set to, about ten packets."""
 _SINK = 64 << 20
 """Bytes that one call can drop. Address space only: with MSG_TRUNC the kernel writes nothing there (tcp(7))."""
 
@@ -295,7 +297,8 @@ class TcpTransport:
         return os.sendfile(sock.fileno(), self._pool, 0, offered), offered
 
     def _read(self, connection: _Connection) -> None:
-        """Takes what one report of epoll promises: a header and what has come of its message, or more of that message."""
+        """Takes what one report of epoll promises: a header and what has come of its message, or more of that message.
+        """
         try:
             if connection.coming is None:
                 connection.header += self._recv(connection, _HEADER.size - len(connection.header))
@@ -347,13 +350,15 @@ class TcpTransport:
         return self._got(connection, connection.socket.recv_into(message.data[message.done :]))
 
     def _wake_at(self, connection: _Connection, left: int) -> None:
-        """While much is left of a message, has epoll report an eighth of the receive buffer at a time, not each packet.
+        """While much is left of a message, has epoll report a part of the receive buffer at a time, not each packet.
 
-        An eighth, because the window that the sender sees shrinks by what lies unread; more would slow it down.
+        The window that the sender sees shrinks by what lies unread. So the part is small, and nothing is asked for
+        before the buffer has grown: with an eighth from the start, a cold connection took longer to find its rate.
         """
         low = connection.low
         if low == 1 and left >= _LARGE:
-            low = connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 8
+            part = connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 32
+            low = part if part >= _PART else 1
         low = max(1, min(low, left))
         if low != connection.low:
             connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low)
