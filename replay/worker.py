@@ -24,6 +24,7 @@ from replay.transports.events import ControlReady, Received, Sent
 from replay.transports.tcp import TcpOptions, TcpTransport
 
 Clock = Callable[[], int]
+Wanted = TypeVar("Wanted", bound=control.FromCoordinator)
 
 _PR_SET_PDEATHSIG = 1
 
@@ -66,6 +67,7 @@ def start_worker(plan: RankPlan, addresses: Mapping[int, tuple[str, int]], optio
     """
     ours, theirs = socket.socketpair()
     parent = os.getpid()
+    # What the parent holds is shared as long as no collector writes to it.
     gc.collect()
     gc.freeze()
     pid = os.fork()
@@ -136,9 +138,6 @@ def _run(
         control.send(channel, result)
         while not isinstance(message := control.from_coordinator(channel), control.Bye):
             _answer(message, channel, engine)
-
-
-Wanted = TypeVar("Wanted", bound=control.FromCoordinator)
 
 
 def _expect(channel: socket.socket, wanted: type[Wanted]) -> Wanted:

@@ -43,13 +43,18 @@ def workers(plan: Plan, options: WorkerOptions | Callable[[int], WorkerOptions])
             os.waitpid(worker.pid, 0)
 
 
+def expect(worker: Worker, wanted: control.FromWorker) -> None:
+    message = control.from_worker(worker.control)
+    assert message == wanted, message
+
+
 def connect(started: dict[int, Worker]) -> None:
     for worker in started.values():
-        assert control.from_worker(worker.control) == control.Listening(worker.rank)
+        expect(worker, control.Listening(worker.rank))
     for worker in started.values():
         control.send(worker.control, control.Connect())
     for worker in started.values():
-        assert control.from_worker(worker.control) == control.Ready(worker.rank)
+        expect(worker, control.Ready(worker.rank))
 
 
 def go(started: dict[int, Worker], delay_ns: int = 5_000_000) -> None:

@@ -19,7 +19,7 @@ from replay.transports.tcp import PeerLostError, TcpOptions, TcpTransport
 from replay.worker import WorkerOptions, monotonic
 from tests.replay.job import bye, connect, free_addresses, gather, go, run_job, times, workers
 from tests.replay.network import everywhere, trace_of
-from traces.program import Collective, CollectiveKind, Compute, DType, Group, Op, Recv, Send, StepMark, Wait
+from traces.program import ROOTED, Collective, CollectiveKind, Compute, DType, Group, Op, Recv, Send, StepMark, Wait
 
 TO_1, TO_0 = Stream(1, 0, False), Stream(0, 0, False)
 
@@ -172,44 +172,50 @@ def test_a_stranger_is_refused() -> None:
             high.connect()
 
 
-EVERYTHING = [
-    Collective(kind, 0, 0 if kind is CollectiveKind.BARRIER else 3001 * 3, DType.FLOAT32, root=1 if rooted else -1)
-    for kind, rooted in (
-        (CollectiveKind.ALL_REDUCE, False),
-        (CollectiveKind.REDUCE_SCATTER, False),
-        (CollectiveKind.ALL_GATHER, False),
-        (CollectiveKind.ALL_TO_ALL, False),
-        (CollectiveKind.BROADCAST, True),
-        (CollectiveKind.REDUCE, True),
-        (CollectiveKind.GATHER, True),
-        (CollectiveKind.SCATTER, True),
-        (CollectiveKind.BARRIER, False),
-    )
-]
+def every_collective(rank: int, size: int) -> list[Collective]:
+    """Each kind, uneven and empty; all-to-all also with splits of its own for each pair, some of them 0."""
+    calls = [Collective(CollectiveKind.BARRIER, 0, 0)]
+    for kind in CollectiveKind:
+        root = size - 1 if kind in ROOTED else -1
+        if kind is not CollectiveKind.BARRIER:
+            even = size if kind is CollectiveKind.ALL_TO_ALL else 1
+            calls += [Collective(kind, 0, count * even, DType.FLOAT32, root=root) for count in (3001, 1, 0)]
+    send, recv = (tuple(abs(a - b) * 100 + a for a, b in pairs(rank, size)) for pairs in (to_each, from_each))
+    return [*calls, Collective(CollectiveKind.ALL_TO_ALL, 0, sum(send), DType.INT64, send_splits=send, recv_splits=recv)]
 
 
-@pytest.mark.parametrize("verify", [True, False])
-def test_a_job_of_every_collective(verify: bool) -> None:
-    groups = (Group(0, "world", (0, 1, 2), 0), Group(1, "lane", (2, 0, 1), 1))
-    side = Collective(CollectiveKind.ALL_REDUCE, 1, 50_000, DType.BFLOAT16)
-    ops: list[Op] = [side]
-    for collective in EVERYTHING:
-        ops += [Compute(100_000), collective, Wait(len(ops) + 1)]
-    ops += [Wait(0), StepMark(0)]
-    ring = {rank: (Send((rank + 1) % 3, 999, DType.INT64), Recv((rank - 1) % 3, 999, DType.INT64)) for rank in range(3)}
-    programs = {rank: (*ops, *ring[rank], Wait(len(ops)), Wait(len(ops) + 1), StepMark(1)) for rank in range(3)}
+def to_each(rank: int, size: int) -> list[tuple[int, int]]:
+    return [(rank, peer) for peer in range(size)]
+
+
+def from_each(rank: int, size: int) -> list[tuple[int, int]]:
+    return [(peer, rank) for peer in range(size)]
+
+
+@pytest.mark.parametrize(("size", "verify"), [(2, True), (3, True), (5, True), (8, True), (3, False)])
+def test_a_job_of_every_collective(size: int, verify: bool) -> None:
+    """On two lanes at once, in a sub-group, and with a ring of sends; then what every result must hold."""
+    everyone = tuple(range(size))
+    groups = (Group(0, "world", everyone, 0), Group(1, "lane", everyone[::-1], 1), Group(2, "pair", (1, 0), 2))
+    aside = Collective(CollectiveKind.ALL_REDUCE, 1, 50_000, DType.BFLOAT16)
+    inner = Collective(CollectiveKind.ALL_GATHER, 2, 77, DType.FLOAT16)
+    programs: dict[int, list[Op]] = {}
+    for rank in everyone:
+        ops: list[Op] = [aside]
+        for collective in [*every_collective(rank, size), *([inner] if rank < 2 else [])]:
+            ops += [Compute(100_000), collective, Wait(len(ops) + 1)]
+        ops += [Wait(0), StepMark(0)]
+        ring = (Send((rank + 1) % size, 999, DType.INT64), Recv((rank - 1) % size, 999, DType.INT64))
+        programs[rank] = [*ops, *ring, Wait(len(ops)), Wait(len(ops) + 1), StepMark(1)]
     results, progress = run_job(lower(trace_of(programs, groups, steps=2), segment=4096), WorkerOptions(verify=verify))
-    assert sorted((p.rank, p.step) for p in progress) == [(rank, step) for rank in range(3) for step in range(2)]
-    for rank, result in results.items():
+    assert sorted((p.rank, p.step) for p in progress) == [(rank, step) for rank in everyone for step in range(2)]
+    for result in results.values():
         issued, began, ended = times(result.issued), times(result.began), times(result.ended)
         assert all(0 <= a <= b <= c <= result.finished_ns for a, b, c in zip(issued, began, ended, strict=True))
         assert ended[1] == 100_000
-        assert {(flow.peer, flow.lane, flow.p2p) for flow in result.flows} == {
-            (peer, lane, p2p) for peer in {0, 1, 2} - {rank} for lane, p2p in ((0, False), (0, True), (1, False))
-        }
         for lane in (0, 1):
             assert sum(flow.bytes_sent for flow in result.flows if flow.lane == lane) > 50_000
-        assert (result.verified > 100_000) if verify else (result.verified == 0)
+        assert (result.verified > 60_000) if verify else (result.verified == 0)
 
 
 def test_a_worker_that_fails_says_why() -> None:
@@ -244,7 +250,7 @@ def test_a_killed_rank_is_named_by_its_peers_and_status_is_answered() -> None:
 
 
 def test_workers_end_with_their_coordinator() -> None:
-    """A coordinator that is gone closes the control channels: nobody stays behind."""
+    """A coordinator that is gone closes the control channels: `workers` would wait for ever for one that stays."""
     with workers(lower(everywhere(Collective(CollectiveKind.BARRIER, 0, 0), 2)), WorkerOptions()) as started:
         connect(started)
     assert all(worker.control.fileno() == -1 for worker in started.values())
