@@ -29,6 +29,7 @@ from emulator.ledger import Ledger
 MEMORY = "4G"  # of address space, taken as it is touched; fixed, because TCP derives its limits from it
 _TAIL = 12
 _LAST_WORDS = "reboot: Power down"
+_PANIC = "Kernel panic"
 _LAUNCHER = """
 import ctypes, os, signal, sys
 parent, processor, *kernel = sys.argv[1:]
@@ -81,9 +82,12 @@ def run(
     tail: deque[str] = deque(maxlen=_TAIL)
 
     def keep(line: str) -> None:
-        if line != _LAST_WORDS:
-            tail.append(line)
-            on_output(line)
+        if line == _LAST_WORDS:
+            return
+        said = line.removesuffix(_LAST_WORDS)  # which follow at once on a last line that the command did not end
+        if not any(_PANIC in earlier for earlier in tail):  # what follows on a panic is a dump of the kernel's stack
+            tail.append(said)
+        on_output(said)
 
     with _job_folder(ledger) as job, _a_processor() as processor:
         progress_in, progress_out = os.pipe()
