@@ -1,0 +1,21 @@
+"""The lab kernel has what links, hosts and Docker need, and keeps every qdisc as it was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.emulator.test_qdisc_netem import EXAMPLES
+from tests.guest import run_guest
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab")]
+
+
+def test_every_example_is_installed_changed_and_read_back() -> None:
+    assert run_guest("qdiscs") == [*EXAMPLES, "tbf", "64-bit tbf", "red", "pfifo", "bfifo"]
+
+
+def test_nothing_that_its_users_count_on_is_missing(needs: Callable[..., None]) -> None:
+    needs("ip", "tc")
+    assert run_guest("features") == []
