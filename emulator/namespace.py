@@ -15,7 +15,8 @@ from emulator.errors import BedError, MachineError
 from emulator.ledger import Ledger
 
 FOLDER = Path("/var/run/netns")
-_CLONE_NEWNET = 0x40000000
+_CLONE_NEWNET, _CLONE_NEWNS = 0x40000000, 0x20000  # linux/sched.h
+_MS_REC, _MS_PRIVATE = 0x4000, 0x40000  # linux/mount.h
 
 
 class Namespace:
@@ -81,6 +82,31 @@ def inside(name: str) -> Iterator[None]:
             _set(home)
     finally:
         os.close(home)
+
+
+def set_attribute(name: str, device: str, attribute: str, value: str) -> None:
+    """Write /sys/class/net/DEVICE/ATTRIBUTE of a namespace.
+
+    A sysfs shows the devices of the namespace in which it was mounted, so this takes a process with a mount of its own.
+
+    Raises:
+        BedError: the kernel refuses.
+    """
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            enter(name)
+            libc = ctypes.CDLL(None, use_errno=True)
+            private = libc.unshare(_CLONE_NEWNS) == 0
+            private = private and libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None) == 0
+            if private and libc.mount(b"sysfs", b"/sys", b"sysfs", 0, None) == 0:
+                (Path("/sys/class/net") / device / attribute).write_text(value)
+                status = 0
+        finally:
+            os._exit(status)
+    if os.waitpid(pid, 0)[1] != 0:
+        raise BedError(f"network namespace {name}: can't set {attribute} of {device} to {value}")
 
 
 def _set(handle: int) -> None:

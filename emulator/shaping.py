@@ -18,10 +18,11 @@ from emulator.links import Direction, Queue
 from emulator.network import Network
 from emulator.qdisc import Qdisc
 from emulator.qdisc.netem import Netem
-from emulator.qdisc.tbf import Tbf
+from emulator.qdisc.tbf import U32_MAX, Tbf
 from emulator.units import Rate, Size
 
 Fidelity = Literal["packet", "burst"]
+SUPER_PACKET = Size(70_000)  # 65536 bytes (GSO_LEGACY_MAX_SIZE) and the headers that the kernel counts for its segments
 NO_LIMIT = 2**31 - 1  # packets; TCP's windows bound the memory long before
 IN_ORDER = Rate(
     8 * 10**15
@@ -70,6 +71,22 @@ def stages(direction: Direction, mtu: int, fidelity: Fidelity, seed: int) -> tup
         return (replace(way, rate=rate, packet_overhead=overhead),)
     wire = Netem(limit=NO_LIMIT if queue is None else queue.limit, rate=rate, packet_overhead=overhead)
     return (wire, way) if direction.delay or any(faults) else (wire,)
+
+
+def nic(direction: Direction, mtu: int) -> Tbf | None:
+    """What a host's own network card does with the direction that leaves it: hold back, where the direction has no
+    queue of its own.
+
+    A card that is busy never loses a packet: the queue in front of it fills, and TCP, which is told when its bytes have
+    left (TCP small queues, net/ipv4/tcp_output.c), keeps the rest. Without that the wire's unlimited queue would take
+    whole windows, acknowledgements would wait behind them, and flows would stall. The bucket is one GSO super-packet:
+    that much the wire behind it, which has the same rate, may have to queue. A direction with a queue is a router's,
+    which loses; the host in front of it is then left alone.
+    """
+    if direction.rate is None or direction.queue is not None:
+        return None
+    rate = _without_overhead(direction.rate, mtu + ETHERNET_HEADER, direction.overhead)
+    return Tbf(rate=rate, burst=SUPER_PACKET, limit=Size(U32_MAX))
 
 
 def queue_packets(queue: Queue, mtu: int) -> int:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _INGRESS = 0xFFFF0000
 _ETH_P_ALL = 0x0003
 _SIOCETHTOOL = 0x8946
-_OFFLOADS = {"tso": 0x1F, "gso": 0x24, "gro": 0x2C}  # ETHTOOL_STSO, SGSO, SGRO (linux/ethtool.h)
+_ETHTOOL_STSO, _ETHTOOL_SGSO, _ETHTOOL_SGRO = 0x1F, 0x24, 0x2C  # linux/ethtool.h
 
 
 def device(ipr: IPRoute, name: str) -> int:
@@ -75,7 +75,7 @@ def _install(ipr: IPRoute, carrier: int, stage: Qdisc | None) -> None:
 
 def _redirect(ipr: IPRoute, entry: int, exit_: int) -> None:
     action = {"kind": "mirred", "direction": "egress", "action": "redirect", "ifindex": exit_}
-    ipr.tc("add", "ingress", entry, 0xFFFF0000)
+    ipr.tc("add", "ingress", entry, _INGRESS)
     # u32, not matchall: every kernel with tc has it. `target` is a class that nothing looks at; pyroute2 demands one.
     match_all = {"protocol": _ETH_P_ALL, "keys": ["0x0/0x0+0"], "target": qdisc.FIRST}
     ipr.tc("add-filter", "u32", entry, parent=_INGRESS, prio=1, action=action, **match_all)
@@ -98,11 +98,15 @@ def count(ipr: IPRoute, carriers: Iterable[int]) -> tuple[int, int, int, int, in
     return packets, sent, drops, overlimits, backlog
 
 
-def one_packet_at_a_time(devices: Iterable[str]) -> None:
-    """Turn the offloads of devices of this namespace off, so that only packets of at most the MTU pass."""
+def set_offloads(devices: Iterable[str], *, send: bool, receive: bool) -> None:
+    """Turn the offloads of devices of this namespace on or off: segmentation on sending, merging (GRO) on receiving.
+
+    With both off, only packets of at most the MTU pass.
+    """
+    wanted = {_ETHTOOL_STSO: send, _ETHTOOL_SGSO: send, _ETHTOOL_SGRO: receive}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for name in devices:
-            for command in _OFFLOADS.values():
-                value = array("B", struct.pack("II", command, 0))
+            for command, on in wanted.items():
+                value = array("B", struct.pack("II", command, on))
                 request = struct.pack("16sP", name.encode(), value.buffer_info()[0])
                 fcntl.ioctl(control, _SIOCETHTOOL, request)

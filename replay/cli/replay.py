@@ -181,16 +181,17 @@ def _print(job: Job, runs: list[tuple[Path, Run]]) -> None:
     from rich.table import Table
 
     first = runs[0][1]
-    changed = bool(job.what_if)
+    ranks, steps, ground = len(job.trace.programs), job.trace.step_count, first.request.ground
     table = Table(
-        title=f"{job.path.stem}, {len(job.trace.programs)} ranks, {job.trace.step_count} steps, on {first.request.ground}"
+        title=f"{job.path.stem}: {ranks} ranks, {steps} steps, on {ground}; times in ms", title_justify="left"
     )
-    for name in ("network", "step mean", "step p95", "exposed", "of the step", "vs recording", "ideal step", "drops"):
-        table.add_column(name, justify="left" if name == "network" else "right")
+    table.add_column("network", no_wrap=True)
+    for name in ("step mean", "p95", "exposed", "share", "vs recording", "ideal", "drops"):
+        table.add_column(name, justify="right")
     for _, run in runs:
         summary = run.summary
         assert summary is not None
-        against = summary.step_mean_ns / summary.recorded_step_ns if summary.recorded_step_ns else None
+        against = summary.step_mean_ns / summary.recorded_step_ns if summary.recorded_step_ns else 0.0
         table.add_row(
             str(run.request.network["name"]),
             milliseconds(summary.step_mean_ns),
@@ -199,22 +200,20 @@ def _print(job: Job, runs: list[tuple[Path, Run]]) -> None:
             f"{summary.exposed_mean_ns / summary.step_mean_ns:.0%}",
             f"{against:.3g}x" if against else "unknown",
             milliseconds(summary.ideal_step_ns),
-            str(summary.drops),
+            f"{summary.drops:,}",
         )
     console = Console(highlight=False)
     console.print(table)
-    for statement in job.assumed:
-        console.print(f"what if: {statement}")
-    if changed and first.summary and first.summary.recorded_step_ns:
-        console.print("vs recording compares with the job as it was recorded, without the what-ifs")
+    lines = ["exposed: what a rank waited for the network; ideal: a step on a network that takes no time"]
+    lines += [f"what if: {statement}" for statement in job.assumed]
+    if job.what_if and first.summary and first.summary.recorded_step_ns:
+        lines.append("vs recording: against the job as it was recorded, without the what-ifs")
     if first.request.verify:
-        console.print(
-            f"verified: {sum(run.summary.verified for _, run in runs if run.summary)} elements were checked, all right"
-        )
-    for folder, run in runs:
-        console.print(f"{run.request.network['name']}: {folder}", soft_wrap=True)
+        lines.append(f"verified: {sum(run.summary.verified for _, run in runs if run.summary):,} elements, all right")
+    for line in [*lines, *(f"{run.request.network['name']}: {folder}" for folder, run in runs)]:
+        console.print(line, soft_wrap=True)
 
 
 def milliseconds(ns: float) -> str:
-    """A time for people: four significant digits of milliseconds."""
-    return f"{ns / 1e6:,.4g} ms" if ns < 1e10 else f"{ns / 1e6:,.0f} ms"
+    """A time in ms for people: four significant digits, whole ms from 1 s on."""
+    return f"{ns / 1e6:,.0f}" if ns >= 1e9 else f"{ns / 1e6:.4g}"

@@ -297,8 +297,7 @@ class TcpTransport:
         return os.sendfile(sock.fileno(), self._pool, 0, offered), offered
 
     def _read(self, connection: _Connection) -> None:
-        """Takes what one report of epoll promises: a header and what has come of its message, or more of that message.
-        """
+        """Takes what one report of epoll promises: a header and what has come of its message, or more of that message."""
         try:
             if connection.coming is None:
                 connection.header += self._recv(connection, _HEADER.size - len(connection.header))
