@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from itertools import pairwise
 
 from emulator.errors import BedError
 from replay.engine import Action, Engine, PostRecv, SetTimer, StartSend, StepDone
@@ -29,7 +30,7 @@ def ideal_step_ns(plan: Plan) -> tuple[int, ...]:
 def step_times(ends: dict[int, int]) -> tuple[int, ...]:
     """From when the last rank passed each step's mark, ns after the start, to how long each step took."""
     moments = [0, *(ends[step] for step in sorted(ends))]
-    return tuple(after - before for before, after in zip(moments, moments[1:], strict=False))
+    return tuple(after - before for before, after in pairwise(moments))
 
 
 class _Instant:

@@ -177,16 +177,16 @@ def _run_one(
 
 
 def _print(job: Job, runs: list[tuple[Path, Run]]) -> None:
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
     first = runs[0][1]
     ranks, steps, ground = len(job.trace.programs), job.trace.step_count, first.request.ground
-    table = Table(
-        title=f"{job.path.stem}: {ranks} ranks, {steps} steps, on {ground}; times in ms", title_justify="left"
-    )
+    title = f"{job.path.stem}: {ranks} ranks, {steps} steps, on {ground}; times in ms"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("network", no_wrap=True)
-    for name in ("step mean", "p95", "exposed", "share", "vs recording", "ideal", "drops"):
+    for name in ("step mean", "p95", "exposed", "share", "vs recorded", "ideal", "drops"):
         table.add_column(name, justify="right")
     for _, run in runs:
         summary = run.summary
@@ -204,10 +204,12 @@ def _print(job: Job, runs: list[tuple[Path, Run]]) -> None:
         )
     console = Console(highlight=False)
     console.print(table)
-    lines = ["exposed: what a rank waited for the network; ideal: a step on a network that takes no time"]
+    lines = [
+        "exposed: what a rank waited in communication, for the network or for slower ranks; ideal: no network time at all"
+    ]
     lines += [f"what if: {statement}" for statement in job.assumed]
     if job.what_if and first.summary and first.summary.recorded_step_ns:
-        lines.append("vs recording: against the job as it was recorded, without the what-ifs")
+        lines.append("vs recorded: against the job as it was recorded, without the what-ifs")
     if first.request.verify:
         lines.append(f"verified: {sum(run.summary.verified for _, run in runs if run.summary):,} elements, all right")
     for line in [*lines, *(f"{run.request.network['name']}: {folder}" for folder, run in runs)]:
