@@ -198,7 +198,7 @@ def _print(job: Job, runs: list[tuple[Path, Run]]) -> None:
             milliseconds(summary.step_p95_ns),
             milliseconds(summary.exposed_mean_ns),
             f"{summary.exposed_mean_ns / summary.step_mean_ns:.0%}",
-            f"{against:.3g}x" if against else "unknown",
+            f"{against:.2f}x" if against else "unknown",
             milliseconds(summary.ideal_step_ns),
             f"{summary.drops:,}",
         )
