@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import shutil
@@ -34,6 +35,13 @@ def lab() -> Path:
     if absent := build.missing_tools():
         _not_run(f"building the lab kernel needs {' '.join(absent)}")
     return build.build(lambda what, done, total: None)
+
+
+@pytest.fixture(scope="session")
+def torch() -> None:
+    """PyTorch is installed. CI must have it."""
+    if importlib.util.find_spec("torch") is None:
+        _not_run("needs torch: pip install -e '.[torch]'")
 
 
 @pytest.fixture
