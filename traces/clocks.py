@@ -1,7 +1,7 @@
 """Putting the ranks' clocks together: all ranks of a symmetric collective see it end at nearly the same moment.
 
 On one machine NCCL kernels of one collective end within 49 us of each other while their starts differ by up to 41.7 ms
-(notes/trace_formats.md section 1), so ends are what clocks are aligned by. Ranks of one host share its clock and are
+(8 ranks of Megatron TP8), so ends are what clocks are aligned by. Ranks of one host share its clock and are
 not moved against each other; hosts are moved by the median difference to the host of the lowest rank.
 """
 

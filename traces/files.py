@@ -13,7 +13,7 @@ from pathlib import Path
 
 from traces.errors import TraceError
 
-# One rank's recording unpacks to some tens of MB (notes/trace_formats.md section 5); a bomb goes far beyond this.
+# One rank's recording unpacks to some tens of MB; a bomb goes far beyond this.
 MAX_FILE_BYTES = 4 << 30
 _GZIP = b"\x1f\x8b"
 _READABLE = (".json", ".json.gz", ".tar.gz", ".tgz", ".tar")

@@ -11,10 +11,10 @@ from pathlib import Path
 from traces import clocks, formats
 from traces.errors import TraceError
 from traces.files import open_all
-from traces.formats.calls import UNKNOWN, Call
-from traces.formats.recording import Recording
 from traces.peers import resolved
 from traces.program import Finding, Group, Program, Source, StepMark, Trace
+from traces.pytorch.calls import UNKNOWN, Call
+from traces.recording import Recording
 from traces.timeline import program, untimed
 
 _KNOWN = f"known: {', '.join(formats.FORMATS)}"
@@ -148,8 +148,7 @@ def _join(recordings: Sequence[Recording], ranks_of: Sequence[int]) -> dict[int,
 def _described(timed: Recording, described: Recording) -> tuple[Call, ...]:
     """The timed recording's calls with what the other one says of them: by event id, or in order where ids don't meet.
 
-    Kineto files of 2023 have no "Record function id"; both observers then see the same calls in the same order
-    (notes/trace_formats.md 6.2).
+    Kineto files of 2023 have no "Record function id"; both observers then see the same calls in the same order.
     """
     by_event = {call.event: call for call in described.calls}
     if all(call.event in by_event for call in timed.calls):

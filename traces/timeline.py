@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from traces.formats.calls import UNKNOWN, Call
-from traces.formats.recording import TimedCall, Timeline
 from traces.program import (
     ROOTED,
     Collective,
@@ -23,6 +21,8 @@ from traces.program import (
     StepMark,
     Wait,
 )
+from traces.pytorch.calls import UNKNOWN, Call
+from traces.recording import TimedCall, Timeline
 
 _ISSUE, _WAIT, _MARK = range(3)  # what comes first of things at one moment
 

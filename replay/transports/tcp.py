@@ -5,8 +5,8 @@ A connection is read only while a receive is posted on it, so a slow receiver ho
 then comes first may be a message that is posted later: it is taken all the same, because the one that is waited for
 lies behind it.
 
-In the lab kernel CPU time is free, a system call that fails is not (1 us of virtual time: notes/emulation.md): so epoll
-is asked first, and a socket is read or written until it was short, not until it says EAGAIN.
+A system call is what costs time in the lab kernel (wall-clock time; CPU work takes no virtual time): so epoll is asked
+first, and a socket is read or written until it was short, not until it says EAGAIN.
 """
 
 from __future__ import annotations

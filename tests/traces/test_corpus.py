@@ -1,4 +1,4 @@
-"""Real recordings give the counts and sizes that notes/trace_formats.md section 8 says they hold."""
+"""Real recordings give the counts and sizes that they are known to hold."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from traces.errors import TraceError
 from traces.formats import kineto, pytorch_et
-from traces.formats.recording import Recording
+from traces.recording import Recording
 
 _HEAD_BYTES = 1 << 14
 

@@ -1,6 +1,6 @@
 """Kineto chrome traces (torch.profiler): one rank's calls with times, on NCCL or gloo.
 
-Layout: notes/trace_formats.md section 6.1; kineto's output_json.cpp.
+Layout: kineto's libkineto/src/output_json.cpp, and what the files hold.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from traces.errors import TraceError
-from traces.formats import gloo, nccl
-from traces.formats.calls import COMMS_NAMES, UNKNOWN, Argument, Call, c10d_call, dtype_of
-from traces.formats.recording import GroupInfo, Recording
-from traces.formats.spans import Device, Span, Spans
 from traces.program import CollectiveKind
+from traces.pytorch import gloo, nccl
+from traces.pytorch.calls import COMMS_NAMES, UNKNOWN, Argument, Call, c10d_call, dtype_of
+from traces.pytorch.spans import Device, Span, Spans
+from traces.recording import GroupInfo, Recording
 
 NAME = "kineto"
 

@@ -1,6 +1,6 @@
 """PyTorch execution traces (ExecutionTraceObserver), schemas 1.0.1 to 1.1.1: what was communicated, without times.
 
-Layout: notes/trace_formats.md section 6.2; torch/csrc/profiler/standalone/execution_trace_observer.cpp.
+Layout: torch/csrc/profiler/standalone/execution_trace_observer.cpp.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from traces.errors import TraceError
-from traces.formats.calls import COMMS_NAMES, UNKNOWN, Argument, Call, c10d_call, dtype_of
-from traces.formats.recording import GroupInfo, Recording
 from traces.program import ROOTED, CollectiveKind
+from traces.pytorch.calls import COMMS_NAMES, UNKNOWN, Argument, Call, c10d_call, dtype_of
+from traces.recording import GroupInfo, Recording
 
 NAME = "pytorch-et"
 

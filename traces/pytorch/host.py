@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from traces.formats.calls import Call
-from traces.formats.spans import Span
 from traces.program import CollectiveKind
+from traces.pytorch.calls import Call
+from traces.pytorch.spans import Span
 
 _BACKWARD = "autograd::engine::evaluate_function"
 _ACCUMULATE = f"{_BACKWARD}: torch::autograd::AccumulateGrad"

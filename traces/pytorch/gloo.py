@@ -1,7 +1,7 @@
 """When a rank on gloo started and waited for its operations, from a Kineto trace of its host threads.
 
 gloo runs an operation on a worker thread of its process group and annotates it `gloo:NAME` from enqueue to finish. The
-recording does not say where the rank waited, so that is worked out (facts: notes/trace_formats.md 6.1 "Gloo"):
+recording does not say where the rank waited, so that is worked out:
 
 - A call made with async_op=False waits right behind itself.
 - An all_reduce made while a gradient is accumulated is a DDP bucket. The reducer waits for all its buckets when
@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from traces.formats.calls import UNKNOWN, Call
-from traces.formats.host import HostActivity
-from traces.formats.recording import TimedCall, Timeline
-from traces.formats.spans import Spans
 from traces.program import Finding
+from traces.pytorch.calls import UNKNOWN, Call
+from traces.pytorch.host import HostActivity
+from traces.pytorch.spans import Spans
+from traces.recording import TimedCall, Timeline
 
 
 def timeline(spans: Spans, calls: tuple[Call, ...]) -> Timeline:

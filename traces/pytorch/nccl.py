@@ -1,6 +1,6 @@
 """When a rank on NCCL started and waited for its operations, from a Kineto trace of its threads and its GPU.
 
-The rank's program follows the GPU's compute streams, by CUDA's own rules (facts: notes/trace_formats.md 6.1):
+The rank's program follows the GPU's compute streams, by CUDA's own rules:
 
 - An operation's kernel may run once the host has launched it and the compute launched before it is done
   (ProcessGroupNCCL makes its stream wait for the current one). That moment is the start, not the kernel's own: a
@@ -22,11 +22,11 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from itertools import accumulate
 
-from traces.formats.calls import UNKNOWN, Call
-from traces.formats.host import HostActivity
-from traces.formats.recording import TimedCall, Timeline
-from traces.formats.spans import Device, Span, Spans
 from traces.program import Finding
+from traces.pytorch.calls import UNKNOWN, Call
+from traces.pytorch.host import HostActivity
+from traces.pytorch.spans import Device, Span, Spans
+from traces.recording import TimedCall, Timeline
 
 
 def timeline(spans: Spans, calls: tuple[Call, ...]) -> Timeline:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from traces.formats.calls import UNKNOWN, Call
 from traces.program import Finding
+from traces.pytorch.calls import UNKNOWN, Call
 
 
 @dataclass(frozen=True, slots=True)
