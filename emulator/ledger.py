@@ -10,7 +10,8 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -75,6 +76,21 @@ class Ledger:
         """Write down a process that was just started; None if it has ended already."""
         name = process_name(pid)
         return self.claim("process", name) if name else None
+
+    @contextmanager
+    def processes(self) -> Iterator[Callable[[int], None]]:
+        """A function that writes down each process it is told of; all are released, having ended, when the block ends."""
+        claims: list[Claim] = []
+
+        def started(pid: int) -> None:
+            if claim := self.claim_process(pid):
+                claims.append(claim)
+
+        try:
+            yield started
+        finally:
+            for claim in claims:
+                self.release(claim)
 
     def release(self, claim: Claim) -> None:
         """Forget a claim: the thing is gone."""

@@ -47,7 +47,7 @@ def run(
     *,
     verify: bool = False,
     on_progress: Callable[[control.Progress], None] = lambda progress: None,
-    on_start: Callable[[int, int], None] = lambda rank, pid: None,
+    on_start: Callable[[int], None] = lambda pid: None,
     stall_s: float = STALL_S,
 ) -> Measurement:
     """Run every rank of `plan` on its host of `bed`.
@@ -57,7 +57,7 @@ def run(
         bed: a bed that is up.
         verify: send real tensors and check them.
         on_progress: called with each step mark that a rank passes.
-        on_start: called with each rank and its process id.
+        on_start: called with the id of each process that is started; all have ended when this returns.
         stall_s: seconds of this kernel's clock without any news after which the run is given up.
 
     Raises:
@@ -76,7 +76,7 @@ def run(
             options = WorkerOptions(verify=verify, tcp=congestion, setup=partial(bed.enter, hosts[rank]))
             worker = start_worker(own, addresses, options)
             crew.add(worker)
-            on_start(rank, worker.pid)
+            on_start(worker.pid)
         crew.gather(control.Listening)
         crew.tell(control.Connect())
         crew.gather(control.Ready)

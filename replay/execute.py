@@ -56,10 +56,8 @@ def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said]
     with NetnsBed(request.resolved_network(), ledger, fidelity) as bed:
         say(Up(bed.fidelity))
 
-        def started(_: int, pid: int) -> None:
-            ledger.claim_process(pid)
-
-        measured = coordinator.run(plan, bed, verify=request.verify, on_progress=say, on_start=started)
+        with ledger.processes() as started:
+            measured = coordinator.run(plan, bed, verify=request.verify, on_progress=say, on_start=started)
         write_measurement(folder, plan, measured)
 
 

@@ -48,7 +48,9 @@ def _show(path: Path, trace: Trace, summary: Summary) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    recorded = f"{len(summary.ranks)} of {summary.world_size} ranks, {summary.steps} steps, {len(trace.groups)} groups"
+    recorded = (
+        f"{len(summary.ranks)} of {summary.world_size} ranks, steps: {summary.steps}, groups: {len(trace.groups)}"
+    )
     click.echo(f"{path}: {recorded}")
     if summary.step_ns:
         click.echo("recorded steps: " + ", ".join(f"{ns / 1e6:.3f}" for ns in summary.step_ns) + " ms")

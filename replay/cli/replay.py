@@ -102,7 +102,7 @@ def command(
 
         click.echo(msgspec.json.encode([run for _, run in runs]).decode())
     elif runs:
-        _print(job, runs)
+        _print(job, runs, settings)
     for failure in failures:
         print(f"tracebed: {failure}", file=sys.stderr)
     return 1 if failures else 0
@@ -176,15 +176,15 @@ def _run_one(
     return run
 
 
-def _print(job: Job, runs: list[tuple[Path, Run]]) -> None:
+def _print(job: Job, runs: list[tuple[Path, Run]], settings: tuple[str, ...]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     first = runs[0][1]
     ranks, steps, ground = len(job.trace.programs), job.trace.step_count, first.request.ground
-    title = f"{job.path.stem}: {ranks} ranks, {steps} steps, on {ground}; times in ms"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    title = f"{job.path.stem}; ranks: {ranks}, steps: {steps}, on {ground}; times in ms"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("network", no_wrap=True)
     for name in ("step mean", "p95", "exposed", "share", "vs recorded", "ideal", "drops"):
         table.add_column(name, justify="right")
@@ -207,6 +207,7 @@ def _print(job: Job, runs: list[tuple[Path, Run]]) -> None:
     lines = [
         "exposed: what a rank waited in communication, for the network or for slower ranks; ideal: no network time at all"
     ]
+    lines += [f"set in every network: {setting}" for setting in settings]
     lines += [f"what if: {statement}" for statement in job.assumed]
     if job.what_if and first.summary and first.summary.recorded_step_ns:
         lines.append("vs recorded: against the job as it was recorded, without the what-ifs")
