@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -49,7 +50,8 @@ def on_virtual(request: Request, folder: Path, ledger: Ledger, say: Callable[[Sa
     if failures:
         raise FAILURES[failures[0].kind](failures[0].text)
     if status != 0:
-        raise BedError(f"the run ended with status {status} in the lab kernel; see {folder / 'console.log'}")
+        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        raise BedError(f"the coordinator {how} in the lab kernel; see {folder / 'console.log'}")
 
 
 GROUNDS: Mapping[str, Runner] = {"virtual": on_virtual, "host": execute}

@@ -211,6 +211,8 @@ def _print(job: Job, runs: list[tuple[Path, Run]], settings: tuple[str, ...]) ->
     lines += [f"what if: {statement}" for statement in job.assumed]
     if job.what_if and first.summary and first.summary.recorded_step_ns:
         lines.append("vs recorded: against the job as it was recorded, without the what-ifs")
+    if ground == "host":
+        lines.append("on host: real time on this machine's kernel; whether it kept up is not checked")
     if first.request.verify:
         lines.append(f"verified: {sum(run.summary.verified for _, run in runs if run.summary):,} elements, all right")
     for line in [*lines, *(f"{run.request.network['name']}: {folder}" for folder, run in runs)]:
