@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 
 import click
@@ -56,6 +57,7 @@ def tracebed() -> None:
 
 def main() -> None:
     """Run the command; what a user can cause is one line on standard error and an exit status, never a traceback."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended as by Ctrl-C: what was made is taken down
     try:
         status = tracebed.main(standalone_mode=False)
     except click.ClickException as error:

@@ -11,6 +11,8 @@ import click
 from replay.request import FIDELITIES
 
 if TYPE_CHECKING:
+    from threading import Event
+
     from rich.progress import Progress, TaskID
 
     from emulator.network import Network
@@ -117,8 +119,12 @@ def _side_by_side(ground: str) -> int:
 def _run_all(
     job: Job, networks: list[Network], base: Path, ground: str, fidelity: str, verify: bool, jobs: int
 ) -> tuple[list[tuple[Path, Run]], list[str]]:
-    """Every run that came to its end, in order, with its folder; and a line for each that did not."""
+    """Every run that came to its end, in order, with its folder; and a line for each that did not.
+
+    Where it is stopped, or one run shows that the input or the machine is at fault, the others are ended at once.
+    """
     from concurrent.futures import ThreadPoolExecutor
+    from threading import Event
 
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -133,25 +139,51 @@ def _run_all(
         TextColumn("steps"),
         TimeElapsedColumn(),
     )
+    stopped = Event()
     with Progress(*columns, console=Console(stderr=True)) as bars, ThreadPoolExecutor(jobs) as pool:
-        waiting = []
-        for network in networks:
-            folder = new_folder(base, job, network)
-            bar = bars.add_task(f"{network.name}: waiting", total=job.trace.step_count, start=False)
-            waiting.append(
-                (network, folder, pool.submit(_run_one, job, network, folder, ground, fidelity, verify, bars, bar))
-            )
-        runs, failures = [], []
-        for network, folder, future in waiting:
-            try:
-                runs.append((folder, future.result()))
-            except BedError as error:
-                failures.append(f"{network.name}: {error} (what was measured is in {folder})")
+        try:
+            waiting = []
+            for network in networks:
+                folder = new_folder(base, job, network)
+                bar = bars.add_task(f"{network.name}: waiting", total=job.trace.step_count, start=False)
+                run = pool.submit(_run_one, job, network, folder, ground, fidelity, verify, bars, bar, stopped)
+                waiting.append((network, folder, run))
+            runs, failures = [], []
+            for network, folder, run in waiting:
+                try:
+                    runs.append((folder, run.result()))
+                except BedError as error:
+                    failures.append(f"{network.name}: {error} (what was measured is in {folder})")
+        except BaseException:
+            stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            _end_children()
+            raise
     return runs, failures
 
 
+def _end_children() -> None:
+    """Kill this process's children, lab kernels and ranks: their runs end then, and take down what they made."""
+    import os
+    import signal
+    from contextlib import suppress
+
+    for children in Path("/proc/self/task").glob("*/children"):
+        for pid in children.read_text().split():
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+
+
 def _run_one(
-    job: Job, network: Network, folder: Path, ground: str, fidelity: str, verify: bool, bars: Progress, bar: TaskID
+    job: Job,
+    network: Network,
+    folder: Path,
+    ground: str,
+    fidelity: str,
+    verify: bool,
+    bars: Progress,
+    bar: TaskID,
+    stopped: Event,
 ) -> Run:
     from replay import control
     from replay.execute import Said, Up
@@ -161,6 +193,8 @@ def _run_one(
 
     def say(said: Said) -> None:
         nonlocal marks
+        if stopped.is_set():
+            raise KeyboardInterrupt("stopped")
         if isinstance(said, Up):
             bars.update(bar, description=f"{network.name}: running, {said.fidelity} fidelity")
         elif isinstance(said, control.Progress):
