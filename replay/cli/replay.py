@@ -94,10 +94,12 @@ def command(
       tracebed replay resnet50.trace --network ethernet-10g --network wan-continental --what-if compute=0.1
     """  # fmt: skip
     from replay.cli.network import split_settings
+    from replay.grounds import describe_kernel
     from replay.session import load_network, read_job
 
     job = read_job(trace, what_if, steps)
     resolved = [load_network(name, job, split_settings(settings)) for name in networks]
+    describe_kernel(ground)  # raises where there is none: no folder is made then
     runs, failures = _run_all(job, resolved, base, ground, fidelity, verify, jobs or _side_by_side(ground))
     if as_json:
         import msgspec
@@ -139,12 +141,12 @@ def _run_all(
         TextColumn("steps"),
         TimeElapsedColumn(),
     )
+    folders = [new_folder(base, job, network) for network in networks]
     stopped = Event()
     with Progress(*columns, console=Console(stderr=True)) as bars, ThreadPoolExecutor(jobs) as pool:
         try:
             waiting = []
-            for network in networks:
-                folder = new_folder(base, job, network)
+            for network, folder in zip(networks, folders, strict=True):
                 bar = bars.add_task(f"{network.name}: waiting", total=job.trace.step_count, start=False)
                 run = pool.submit(_run_one, job, network, folder, ground, fidelity, verify, bars, bar, stopped)
                 waiting.append((network, folder, run))
@@ -168,9 +170,9 @@ def _end_children() -> None:
     import signal
     from contextlib import suppress
 
-    for children in Path("/proc/self/task").glob("*/children"):
-        for pid in children.read_text().split():
-            with suppress(ProcessLookupError):
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # it, or what it started, has ended meanwhile
+            for pid in (thread / "children").read_text().split():
                 os.kill(int(pid), signal.SIGKILL)
 
 
