@@ -79,3 +79,7 @@ def main() -> None:
         print(f"tracebed: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
         sys.exit(BAD_INPUT)
     sys.exit(status if isinstance(status, int) else DONE)
+
+
+if __name__ == "__main__":
+    main()
