@@ -9,7 +9,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,7 @@ from emulator.beds.bed import Bed, LinkCounters
 from emulator.errors import BedError, MachineError, NetworkError
 from replay import control
 from replay.plan import Plan
-from replay.transports.tcp import TcpOptions
+from replay.transports.tcp import PeerLostError, TcpOptions
 from replay.worker import Worker, WorkerOptions, monotonic, start_worker
 from traces.errors import TraceError
 
@@ -115,17 +115,16 @@ class _Crew:
             for rank, message in said:
                 if isinstance(message, control.Progress):
                     self._on_progress(message)
-                elif isinstance(message, control.Failed):
-                    raise self._why({rank: message})
-                elif message is None:
-                    raise self._why({})
                 elif isinstance(message, kind):
                     found[rank] = message
+            failures = {rank: message for rank, message in said if isinstance(message, control.Failed)}
+            if failures or any(message is None for _, message in said):
+                raise self._why(failures)
         return found
 
-    def _listen(self, limit_s: float) -> list[tuple[int, control.FromWorker | None]]:
+    def _listen(self, limit_s: float, without: Collection[int] = ()) -> list[tuple[int, control.FromWorker | None]]:
         """The next messages; None for a rank that is gone. Empty after `limit_s` of silence."""
-        sources = {worker.control.fileno(): worker for worker in self._workers.values()}
+        sources = {worker.control.fileno(): worker for rank, worker in self._workers.items() if rank not in without}
         ready, _, _ = select.select(list(sources), [], [], limit_s)
         said: list[tuple[int, control.FromWorker | None]] = []
         for source in sorted(ready, key=lambda number: sources[number].rank):
@@ -137,21 +136,22 @@ class _Crew:
         return said
 
     def _why(self, failures: dict[int, control.Failed]) -> Exception:
-        """The cause: a rank that was killed before one that failed, and one that failed before those it dragged down."""
+        """The cause: a rank that ended without a word or failed by itself, rather than one that lost another."""
+        silent: list[int] = []
         deadline = time.monotonic() + _LAST_WORDS_S
-        while (left := deadline - time.monotonic()) > 0 and (said := self._listen(left)):
-            failures.update((rank, message) for rank, message in said if isinstance(message, control.Failed))
-            if all(message is None for _, message in said):
-                break
-        for rank, worker in self._workers.items():
-            pid, status = os.waitpid(worker.pid, os.WNOHANG)
-            if pid and os.WIFSIGNALED(status):
-                number = os.WTERMSIG(status)
-                return BedError(f"rank {rank}'s process was killed by signal {number} ({signal.Signals(number).name})")
-        causes = [failure for failure in failures.values() if failure.kind != "PeerLostError"] or [*failures.values()]
-        if not causes:
-            return BedError("a rank's process ended without a word")
-        cause = causes[0]
+        while not silent and all(map(_lost_another, failures.values())) and (left := deadline - time.monotonic()) > 0:
+            for rank, message in self._listen(left, without=failures):
+                if isinstance(message, control.Failed):
+                    failures[rank] = message
+                elif message is None:
+                    silent.append(rank)
+        if silent:
+            # Its connections are closed before its parent can wait for it, so this may have to.
+            _, status = os.waitpid(self._workers[silent[0]].pid, 0)
+            number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+            how = f"was killed by signal {number} ({signal.Signals(number).name})" if number else "ended without a word"
+            return BedError(f"rank {silent[0]}'s process {how}")
+        cause = min(failures.values(), key=_lost_another)
         return _ERRORS.get(cause.kind, BedError)(_with_rank(cause))
 
     def _stalled(self) -> str:
@@ -173,10 +173,12 @@ class _Crew:
                     os.waitpid(worker.pid, 0)
 
 
+def _lost_another(failure: control.Failed) -> bool:
+    """The cause is not this rank but the one at the other end of its connection."""
+    return failure.kind == PeerLostError.__name__
+
+
 def _with_rank(failure: control.Failed) -> str:
-    text = (
-        failure.text
-        if failure.kind in _ERRORS or failure.kind == "PeerLostError"
-        else f"{failure.kind}: {failure.text}"
-    )
+    known = failure.kind in _ERRORS or _lost_another(failure)
+    text = failure.text if known else f"{failure.kind}: {failure.text}"
     return text if text.startswith("rank ") else f"rank {failure.rank}: {text}"
