@@ -38,6 +38,13 @@ def lab() -> Path:
 
 
 @pytest.fixture(scope="session")
+def root() -> None:
+    """The tests run as root. CI must."""
+    if os.geteuid() != 0:
+        _not_run("needs root")
+
+
+@pytest.fixture(scope="session")
 def torch() -> None:
     """PyTorch is installed. CI must have it."""
     if importlib.util.find_spec("torch") is None:
