@@ -1,0 +1,85 @@
+"""tracebed replay as its user meets it: the table, the JSON, the run folders, the exit status."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from replay.results import Run
+from tests.conftest import ROOT
+from tests.replay.runs import all_reduces, run_json, tracebed, written
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab")]
+
+SAMPLE = ROOT / "traces" / "samples" / "resnet50-ddp.trace"
+NETWORKS = ("--network", "ethernet-100g", "--network", "wan-transatlantic")
+COLUMNS = ("network", "step mean", "p95", "exposed", "share", "vs recorded", "ideal", "drops")
+
+
+def test_json_is_what_each_run_json_says(tmp_path: Path) -> None:
+    trace = written(all_reduces(2, 400_000, steps=3), tmp_path)
+    said = tracebed("replay", trace, *NETWORKS, "--set", "link.queue=200 packets", "-o", tmp_path / "runs", "--json")
+    assert said.returncode == 0
+    runs = msgspec.json.decode(said.stdout, type=list[Run])
+    folders = [tmp_path / "runs" / f"job-{name}" for name in ("ethernet-100g", "wan-transatlantic")]
+    assert runs == [run_json(folder) for folder in folders]
+    for run in runs:
+        assert (run.status, run.error, run.fidelity) == ("complete", "", "packet")
+        assert run.kernel["clock"] == "virtual"
+        assert {link["up"]["queue"] for link in run.request.network["links"].values()} == {"200 packets"}
+        assert run.summary is not None
+        assert (run.summary.steps, run.summary.ideal_step_ns, run.summary.recorded_step_ns) == (3, 0, 0)
+
+
+def test_the_table_fits_80_columns_and_says_what_was_assumed(tmp_path: Path) -> None:
+    said = tracebed(
+        "replay", SAMPLE, *NETWORKS, "--what-if", "compute=0.01", "--steps", "1:3",
+        "--set", "link.delay=1 us", "--fidelity", "burst", "--verify", "-o", tmp_path, env={"COLUMNS": "80"},
+    )  # fmt: skip
+    assert said.returncode == 0
+    lines = said.stdout.splitlines()
+    assert lines[0].startswith("resnet50-ddp; ranks: 4, steps: 2, on virtual; times in ms")
+    heading = " ".join(lines[1:4])  # a name may take two lines
+    assert all(word in heading for name in COLUMNS for word in name.split())
+    verified = 0
+    for name in ("ethernet-100g", "wan-transatlantic"):
+        run = run_json(tmp_path / f"resnet50-ddp-{name}")
+        (row,) = (line for line in lines if line.startswith(f" {name} "))
+        assert len(row) <= 80
+        assert run.summary is not None
+        cells = re.split(r"\s{2,}", row.strip())
+        assert len(cells) == len(COLUMNS)
+        shown = [float(cells[at].replace(",", "")) for at in (1, 2, 3, 6)]
+        meant = [
+            run.summary.step_mean_ns,
+            run.summary.step_p95_ns,
+            run.summary.exposed_mean_ns,
+            run.summary.ideal_step_ns,
+        ]
+        assert shown == pytest.approx([ns / 1e6 for ns in meant], rel=1e-3)
+        assert run.summary.ideal_step_ns < run.summary.step_mean_ns <= run.summary.step_p95_ns
+        assert run.summary.exposed_mean_ns <= run.summary.step_mean_ns
+        assert cells[4] == f"{run.summary.exposed_mean_ns / run.summary.step_mean_ns:.0%}"
+        assert cells[5] == f"{run.summary.step_mean_ns / run.summary.recorded_step_ns:.2f}x"
+        assert cells[7] == f"{run.summary.drops:,}"
+        assert str(tmp_path / f"resnet50-ddp-{name}") in lines[-1] + lines[-2]
+        verified += run.summary.verified
+    assert verified > 0
+    assert "set in every network: link.delay=1 us" in lines
+    assert f"verified: {verified:,} elements, all right" in lines
+    assert any(line.startswith("what if: compute x 0.01: ") for line in lines)
+    assert any(line.startswith("vs recorded: against the job as it was recorded") for line in lines)
+
+
+def test_the_job_is_slower_on_a_slower_network(tmp_path: Path) -> None:
+    """The sample, its compute scaled away: what is left is 25.6 million float32 gradients a step round four ranks."""
+    names = ("ethernet-1g", "ethernet-10g", "ethernet-100g")
+    networks = [word for name in names for word in ("--network", name)]
+    said = tracebed("replay", SAMPLE, *networks, "--what-if", "compute=0", "--steps", "1:4", "-o", tmp_path, "--json")
+    means = [run.summary.step_mean_ns for run in msgspec.json.decode(said.stdout, type=list[Run]) if run.summary]
+    bits = 1.5 * 25_557_032 * 32 * 1538 / 1448  # 2 (N-1) / N of the gradients, with headers
+    for mean, gbit in zip(means, (1, 10, 100), strict=True):
+        assert bits / gbit < mean < 1.1 * bits / gbit
