@@ -1,8 +1,8 @@
 """Builds the lab kernel from the distribution's source, without root, and keeps it under the user's cache folder.
 
-The cache key is the content of what decides the result: the options (`lab.config`), the patch (`lab.patch`) and the
-source the user named, if any. The distribution's own source may get security fixes without changing the key; which
-version was built is written beside the kernel.
+The cache key is the content of the options (`lab.config`) and of the patch (`lab.patch`). The distribution's own source
+may get security fixes without changing the key; which source was built is written beside the kernel, and naming another
+one builds again.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tracebed" / "kernel"
 
 
-def _key(source: Path | None) -> str:
+def _key() -> str:
     digest = hashlib.sha256()
-    for part in (_HERE / "lab.config", _HERE / "lab.patch", *([source] if source else [])):
+    for part in (_HERE / "lab.config", _HERE / "lab.patch"):
         digest.update(part.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def find(source: Path | None = None) -> Path | None:
+def find() -> Path | None:
     """The kernel built from today's options and patch, or None where it has not been built yet."""
-    kernel = cache_folder() / _key(source) / "linux"
+    kernel = cache_folder() / _key() / "linux"
     return kernel if kernel.is_file() else None
 
 
@@ -92,8 +92,8 @@ def build(progress: Progress, source: Path | None = None) -> Path:
     if platform.machine() != "x86_64" or platform.system() != "Linux":
         raise MachineError("the lab kernel runs on x86-64 Linux only", mend="use --on model, or such a machine")
     with _only_one():
-        kernel = find(source)
-        if kernel is not None:
+        kernel = find()
+        if kernel is not None and (source is None or describe(kernel)["source"] == _name(source)):
             return kernel
         if absent := missing_tools():
             raise MachineError(
@@ -114,7 +114,7 @@ def _only_one() -> Iterator[None]:
 
 def _build(work: Path, source: Path | None, progress: Progress) -> Path:
     progress("fetching the kernel's source", 0, 1)
-    tarball, origin = (source, source.name) if source else _fetch(work)
+    tarball, origin = (source, _name(source)) if source else _fetch(work)
     progress("unpacking the kernel's source", 0, 1)
     tree, out = work / "source", work / "out"
     tree.mkdir()
@@ -126,13 +126,19 @@ def _build(work: Path, source: Path | None, progress: Progress) -> Path:
     _check_options(out / ".config")
     _compile([*make, f"-j{os.cpu_count() or 1}", "linux"], work / "build.log", progress)
     version = _call([*make, "-s", "kernelrelease"], work, "read the kernel's version").strip().splitlines()[-1]
-    kept = cache_folder() / _key(source)
+    kept = cache_folder() / _key()
     kept.mkdir(exist_ok=True)
     (kept / "build.json").write_text(json.dumps({"source": origin, "version": version, "key": kept.name}, indent=1))
     built = kept / "linux.new"
     shutil.copy2(out / "linux", built)
     built.rename(kept / "linux")
     return kept / "linux"
+
+
+def _name(source: Path) -> str:
+    """A tarball's name and what tells it from another of that name."""
+    with source.open("rb") as file:
+        return f"{source.name} sha256:{hashlib.file_digest(file, 'sha256').hexdigest()[:16]}"
 
 
 def _fetch(work: Path) -> tuple[Path, str]:
