@@ -47,7 +47,9 @@ def _virtual() -> Check:
     if kernel is None:
         if absent := build.missing_tools():
             mend = f"sudo apt-get install -y {' '.join(absent)} && tracebed kernel build"
-            return Check("virtual", False, f"the lab kernel is not built, and its build needs {', '.join(absent)}", mend)
+            return Check(
+                "virtual", False, f"the lab kernel is not built, and its build needs {', '.join(absent)}", mend
+            )
         return Check("virtual", False, "the lab kernel is not built", "tracebed kernel build")
     try:
         with Ledger(f"doctor-{os.getpid()}") as own:
@@ -91,5 +93,7 @@ def _docker() -> Check:
 def _leftovers() -> Check:
     dead = [path.stem for path, _ in ledger.leftovers()]
     if dead:
-        return Check("leftovers", False, f"{len(dead)} dead runs left things behind: {', '.join(dead)}", "tracebed clean")
+        return Check(
+            "leftovers", False, f"{len(dead)} dead runs left things behind: {', '.join(dead)}", "tracebed clean"
+        )
     return Check("leftovers", True, "no dead run left anything behind")

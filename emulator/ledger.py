@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from typing import Literal, Self
 
 Kind = Literal["netns", "process", "folder"]
 _PREFIX = "tracebed-"
+_END_LIMIT_S = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +134,25 @@ def _lives(name: str) -> bool:
     return process_name(int(name.split()[0])) == name
 
 
+def _end(name: str) -> bool:
+    """Kill a process and wait until it is gone, since it may still write to the folder that is removed next."""
+    try:
+        handle = os.pidfd_open(int(name.split()[0]))
+    except ProcessLookupError:
+        return False
+    try:
+        if not _lives(name):
+            return False
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+        select.select([handle], [], [], _END_LIMIT_S)
+        return True
+    finally:
+        os.close(handle)
+
+
 def _remove(claim: Claim) -> bool:
     if claim.kind == "process":
-        if not _lives(claim.name):
-            return False
-        os.kill(int(claim.name.split()[0]), signal.SIGKILL)
-        return True
+        return _end(claim.name)
     if claim.kind == "folder":
         if not Path(claim.name).exists():
             return False

@@ -1,0 +1,157 @@
+"""A bed on this machine's own kernel: it is there, it carries packets, and it goes without a trace. Links without rate
+and delay need no netem, which not every kernel has."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from emulator.beds.netns import NetnsBed
+from emulator.errors import BedError, MachineError, NetworkError
+from emulator.ledger import Claim, Ledger, clean
+from emulator.namespace import FOLDER, Namespace, enter, inside, remove_named
+from emulator.network import Network, from_dict
+from tests.guest import ROOT
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0 and os.environ.get("CI") != "true", reason="not run: needs root")
+pytestmark = [pytest.mark.root, needs_root]
+
+PLAIN = {"rate": "unlimited"}
+BED_THAT_DIES = """
+import os, signal, sys
+from emulator.beds.netns import NetnsBed
+from emulator.ledger import Ledger
+from tests.emulator.test_netns_bed import star
+with Ledger(sys.argv[1]) as own:
+    bed = NetnsBed(star(2), own)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledgers of these runs are their own."""
+    monkeypatch.setenv("TRACEBED_STATE", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def run_id() -> str:
+    return f"test{os.getpid()}"
+
+
+def star(hosts: int, **top: object) -> Network:
+    names = [f"h{number}" for number in range(hosts)]
+    links = {name: {**PLAIN, "ends": [name, "sw"]} for name in names}
+    return from_dict({"hosts": names, "switches": ["sw"], "links": links, **top})
+
+
+def namespaces(run_id: str) -> set[str]:
+    return {path.name for path in FOLDER.glob(f"tb-{run_id}-*")}
+
+
+def test_hosts_reach_each_other_and_nothing_is_left(run_id: str) -> None:
+    with Ledger(run_id) as own, NetnsBed(star(3), own) as bed:
+        assert namespaces(run_id) == {f"tb-{run_id}-{node}" for node in ("h0", "h1", "h2", "sw", "wires")}
+        with inside(bed.namespace("h2")):
+            server = socket.create_server((bed.address("h2"), 5001))
+        with inside(bed.namespace("h0")):
+            client = socket.create_connection((bed.address("h2"), 5001), timeout=10)
+        with server, client:
+            stream, source = server.accept()
+            with stream:
+                assert source[0] == bed.address("h0")
+                client.sendall(b"through two wires and a switch")
+                assert stream.recv(64) == b"through two wires and a switch"
+        carried = {(way.source, way.target): way for way in bed.counters()}
+        assert set(carried) == {ends for host in ("h0", "h1", "h2") for ends in ((host, "sw"), ("sw", host))}
+    assert namespaces(run_id) == set()
+
+
+def test_closing_twice_is_harmless(run_id: str) -> None:
+    with Ledger(run_id) as own:
+        bed = NetnsBed(star(2), own)
+        bed.close()
+        bed.close()
+    assert namespaces(run_id) == set()
+
+
+@pytest.mark.parametrize(
+    ("network", "why"),
+    [
+        ({"hosts": ["a", "b"], "links": {"x": {**PLAIN, "ends": ["a", "b"]}, "y": {**PLAIN, "ends": ["a", "b"]}}}, "2 links"),
+        (
+            {
+                "hosts": ["a", "b"],
+                "switches": ["s"],
+                "links": {"x": {**PLAIN, "ends": ["a", "s"]}, "y": {**PLAIN, "mtu": 9000, "ends": ["b", "s"]}},
+            },
+            "different MTUs",
+        ),
+    ],
+)  # fmt: skip
+def test_a_shape_that_bridges_cannot_be_is_refused_before_anything_is_made(
+    run_id: str, network: Mapping[str, object], why: str
+) -> None:
+    with Ledger(run_id) as own, pytest.raises(NetworkError, match=why):
+        NetnsBed(from_dict(network), own)
+    assert namespaces(run_id) == set()
+
+
+def test_a_bed_that_fails_half_way_takes_down_what_it_made(run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise MachineError("this kernel has no netem")
+
+    monkeypatch.setattr("emulator.wire.add_direction", refuse)
+    with Ledger(run_id) as own, pytest.raises(MachineError, match="no netem"):
+        NetnsBed(star(2), own)
+    assert namespaces(run_id) == set()
+
+
+def test_clean_removes_the_namespaces_of_a_bed_that_was_killed_and_no_others(run_id: str) -> None:
+    command = [sys.executable, "-c", BED_THAT_DIES, run_id]
+    died = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    left = namespaces(run_id)
+    assert len(left) == 4
+    foreign = f"foreign-{os.getpid()}"
+    with Ledger("alive") as alive, NetnsBed(star(2), alive):
+        subprocess.run(["ip", "netns", "add", foreign], check=True)
+        try:
+            assert set(clean()) == {Claim("netns", name) for name in left}
+            assert (FOLDER / foreign).exists()
+            assert len(namespaces("alive")) == 4
+        finally:
+            subprocess.run(["ip", "netns", "delete", foreign], check=True)
+    assert namespaces(run_id) == set()
+
+
+def test_a_namespace_closes_once_and_can_be_gone_before(run_id: str) -> None:
+    with Ledger(run_id) as own:
+        made = Namespace(f"tb-{run_id}-x", own)
+        assert remove_named(made.name)
+        assert not remove_named(made.name)
+        made.close()
+        made.close()
+    with pytest.raises(BedError, match="is gone"):
+        enter(f"tb-{run_id}-x")
+
+
+def test_inside_comes_back_also_after_an_error(run_id: str) -> None:
+    home = os.readlink("/proc/thread-self/ns/net")
+    with Ledger(run_id) as own:
+        made = Namespace(f"tb-{run_id}-x", own)
+        with suppress(KeyError), inside(made.name):
+            assert os.readlink("/proc/thread-self/ns/net") != home
+            raise KeyError
+        made.close()
+    assert os.readlink("/proc/thread-self/ns/net") == home
