@@ -13,7 +13,7 @@ from emulator.units import Probability, Rate, Size
 from tests.emulator.test_qdisc_netem import EXAMPLES
 from tests.guests.pair import report
 
-OTHERS = {
+OTHERS: dict[str, qdisc.Qdisc] = {
     "tbf": Tbf(rate=Rate.parse("1 gbit"), burst=Size(8000), limit=Size(10**6), overhead=24),
     "64-bit tbf": Tbf(rate=Rate.parse("800 gbit"), burst=Size(9038), limit=Size(10**8), overhead=24),
     "red": Red(limit=Size(10**6), minimum=Size(30000), maximum=Size(30001), probability=Probability(2**31), ecn=True),
@@ -23,8 +23,9 @@ OTHERS = {
 
 if __name__ == "__main__":
     verified = []
+    examples: dict[str, qdisc.Qdisc] = {**EXAMPLES, **OTHERS}
     with IPRoute() as ipr:
-        for number, (name, example) in enumerate({**EXAMPLES, **OTHERS}.items()):
+        for number, (name, example) in enumerate(examples.items()):
             ipr.link("add", ifname=f"d{number}", kind="dummy")
             (device,) = ipr.link_lookup(ifname=f"d{number}")
             ipr.link("set", index=device, state="up")

@@ -1,0 +1,27 @@
+"""Docker in the lab kernel: containers whose port is shaped from outside, in real and in virtual time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from tests.guest import run_guest
+
+# In virtual time a delay is exact, but Go programs poll, and whoever polls pays up to 8192 ns a question (lab.patch).
+POLLING_MS = 0.0164
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab")]
+
+
+@pytest.mark.parametrize("virtual", [True, False])
+def test_containers_ping_over_netem(needs: Callable[..., None], virtual: bool) -> None:
+    needs("dockerd", "docker", "busybox", "nsenter", "tc")
+    said = run_guest("containers", virtual=virtual)
+    first, *others = [float(found) for line in said["pings"] for found in re.findall(r"time=([\d.]+) ms", line)]
+    late = POLLING_MS if virtual else 20
+    assert 40 <= first <= 40 + 2 * late  # it asked for the address as well
+    assert len(others) == 2
+    assert all(20 <= other <= 20 + late for other in others)
+    assert said["kind"] == "overlay2 on cgroup v2"
