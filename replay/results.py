@@ -1,12 +1,15 @@
 """The run folder: what a run was, and what it measured.
 
-    run.json    the request (enough to run it again), the machine it ran on, how it ended, and the summary
-    steps.csv   a row a step, written as the steps end: when the last rank passed its mark, and what it waited for the network
-    ops.npz     a row an operation of every rank: when it was issued, began and ended
-    links.csv   a row a direction of a link: packets, bytes, drops
-    flows.csv   a row an end of a TCP connection: TCP_INFO when the run ended
+    run.json     the request (enough to run it again), the machine it ran on, how it ended, and the summary
+    steps.csv    a row a step, written as the steps end: when the last rank passed its mark, and what it waited for the network
+    ops.npz      a row an operation of every rank: when it was issued, began and ended
+    links.csv    a row a direction of a link: packets, bytes, drops
+    flows.csv    a row an end of a TCP connection: TCP_INFO when the run ended
+    totals.json  sums over links, flows and ranks, for the summary
+    console.log  what the lab kernel printed, on `virtual` only
 
-Times are ns after the common start, on the run's clock. On `virtual`, the same request gives the same bytes.
+Times are ns after the common start, on the run's clock; steps have the numbers of the recording. On `virtual`, the same
+request gives the same bytes. A run whose command was killed stays "running".
 """
 
 from __future__ import annotations
@@ -36,7 +39,10 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip can hold: no clock of 
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What the table shows. Times in ns; `recorded_step_ns` is 0 where the recording has no times."""
+    """What the table shows. Times in ns; `recorded_step_ns` is 0 where the recording has no times.
+
+    The 95th percentile lies linearly between the two steps round it.
+    """
 
     steps: int
     step_mean_ns: float
