@@ -105,5 +105,3 @@ def everywhere(op: Collective, ranks: int) -> Trace:
 
 def run(trace: Trace, *, segment: int = 1 << 20, ns_per_byte: int = 1, delay: int = 0, verify: bool = False) -> Network:
     return Network(lower(trace, segment=segment), ns_per_byte=ns_per_byte, delay=delay, verify=verify).run()
-
-

@@ -1,5 +1,4 @@
-"""Every collective, with real tensors, over the model network: each element of each result is compared by `Verified`.
-"""
+"""Every collective, with real tensors, over the model network: each element of each result is compared by `Verified`."""
 
 from __future__ import annotations
 
@@ -184,8 +183,7 @@ def test_bytes_on_the_wire(size: int) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_ring_time_without_pipelining_is_the_formula(size: int) -> None:
-    """2(N-1) x (chunk time + delay): with one message a chunk, a step starts when the chunk of the last one has come.
-    """
+    """2(N-1) x (chunk time + delay): with one message a chunk, a step starts when the chunk of the last one has come."""
     chunk, delay = 1000, 70
     network = run(everywhere(Collective(CollectiveKind.ALL_REDUCE, 0, chunk * size), size), delay=delay)
     assert network.now == 2 * (size - 1) * (chunk + delay)

@@ -181,7 +181,10 @@ def every_collective(rank: int, size: int) -> list[Collective]:
             even = size if kind is CollectiveKind.ALL_TO_ALL else 1
             calls += [Collective(kind, 0, count * even, DType.FLOAT32, root=root) for count in (3001, 1, 0)]
     send, recv = (tuple(abs(a - b) * 100 + a for a, b in pairs(rank, size)) for pairs in (to_each, from_each))
-    return [*calls, Collective(CollectiveKind.ALL_TO_ALL, 0, sum(send), DType.INT64, send_splits=send, recv_splits=recv)]
+    return [
+        *calls,
+        Collective(CollectiveKind.ALL_TO_ALL, 0, sum(send), DType.INT64, send_splits=send, recv_splits=recv),
+    ]
 
 
 def to_each(rank: int, size: int) -> list[tuple[int, int]]:

@@ -16,9 +16,7 @@ BARRIER = Collective(CollectiveKind.BARRIER, 0, 0)
 
 def job() -> Trace:
     """Two ranks, two steps; rank 1 computes three times as long: 8 ms and 24 ms a step, 16 ms in the mean."""
-    programs = {
-        rank: (Compute(8_000_000 * (1 + 2 * rank)), BARRIER, Wait(1), StepMark(0)) * 2 for rank in range(2)
-    }
+    programs = {rank: (Compute(8_000_000 * (1 + 2 * rank)), BARRIER, Wait(1), StepMark(0)) * 2 for rank in range(2)}
     return trace_of(programs, steps=2)
 
 
