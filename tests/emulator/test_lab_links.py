@@ -49,15 +49,17 @@ def test_random_loss_is_as_likely_as_asked_and_tcp_sends_again_what_was_lost() -
     assert sent >= 100_000
     band = 3.291 * (sent * 0.01 * 0.99) ** 0.5  # 99.9 % of a binomial distribution
     assert abs(drops - sent * 0.01) <= band
-    # Bare ACKs come back unharmed, so each lost packet is found out and nothing else is sent again.
-    assert found["retransmits"] == drops
+    # ACKs come back unharmed, so each lost packet is sent again. A few more are: the receiver's card hands packets over in
+    # groups, so one sent later can be acknowledged first, and the receiver says that it had those.
+    assert found["retransmits"] - found["needless"] == drops
+    assert found["needless"] < drops / 50
     assert found["down"]["drops"] == 0
 
 
 @pytest.mark.parametrize("queue", ["40 packets", f"{40 * FRAME} B"])
 def test_overflow_of_a_queue_is_loss_that_tcp_sees(queue: str) -> None:
     found = bulk(20 * THROUGH, rate="1 gbit", delay="50 us", up={"queue": queue})
-    assert found["retransmits"] == found["up"]["drops"] > 0
+    assert found["retransmits"] - found["needless"] == found["up"]["drops"] > 0
 
 
 @pytest.mark.parametrize("queue", ["10 packets", f"{10 * FRAME} B"])

@@ -15,7 +15,7 @@ if __name__ == "__main__":
     with pair(link, options.get("fidelity"), seed=int(options.get("seed", 1))) as bed:
         receiver = Task(bed, "b", lambda: receive_bulk(size))
         sender = Task(bed, "a", lambda: send_bulk(bed.address("b"), size))
-        progress, retransmits = receiver.result(), sender.result()
+        progress, (retransmits, needless) = receiver.result(), sender.result()
         ways = {way.source: asdict(way) for way in bed.counters()}
     # Whole steady state in two points: slow start is over after a quarter, the last bytes wait for nothing.
     middle = next(index for index, (_, have) in enumerate(progress) if have >= size / 4)
@@ -25,6 +25,7 @@ if __name__ == "__main__":
             "middle": progress[middle],
             "end": progress[-1],
             "retransmits": retransmits,
+            "needless": needless,
             "up": ways["a"],
             "down": ways["b"],
         }

@@ -18,7 +18,7 @@ from emulator.shaping import Fidelity
 
 PORT = 5001
 _CHUNK = 1 << 20
-_TOTAL_RETRANS = 100  # offset of tcpi_total_retrans in struct tcp_info (include/uapi/linux/tcp.h)
+_TOTAL_RETRANS, _DSACK_DUPS = 100, 216  # offsets in struct tcp_info (include/uapi/linux/tcp.h)
 _FORK = multiprocessing.get_context("fork")
 
 
@@ -52,8 +52,11 @@ def _on_host(bed: NetnsBed, host: str, work: Callable[[], object], pipe: Any) ->
     pipe.send(work())
 
 
-def send_bulk(address: str, size: int) -> int:
-    """Connect, send `size` bytes, wait until the other end has them all; how many segments TCP sent again."""
+def send_bulk(address: str, size: int) -> tuple[int, int]:
+    """Connect, send `size` bytes, wait until the other end has them all.
+
+    Returns how many segments TCP sent again, and how many of them the other end says it had already (RFC 2883).
+    """
     with _connect(address) as stream:
         data = memoryview(bytes(_CHUNK))
         left = size
@@ -61,8 +64,9 @@ def send_bulk(address: str, size: int) -> int:
             left -= stream.send(data[:left])
         stream.shutdown(socket.SHUT_WR)
         stream.recv(1)
-        info = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TOTAL_RETRANS + 4)
-    return int(struct.unpack_from("=I", info, _TOTAL_RETRANS)[0])
+        info = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _DSACK_DUPS + 4)
+    again, needless = (struct.unpack_from("=I", info, offset)[0] for offset in (_TOTAL_RETRANS, _DSACK_DUPS))
+    return again, needless
 
 
 def receive_bulk(size: int) -> list[tuple[int, int]]:
