@@ -13,7 +13,8 @@ from emulator.shaping import Fidelity
 class LinkCounters:
     """One direction of one link since the bed is up. `drops`: queue overflow and random loss together, in packets.
 
-    With `burst` fidelity a packet here is a GSO super-packet.
+    With `burst` fidelity a GSO super-packet counts as its segments in `packets` and as one in `drops`
+    (bstats_update and qdisc_qstats_drop in include/net/sch_generic.h).
     """
 
     link: str
