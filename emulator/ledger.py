@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import select
-import shutil
-import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +16,6 @@ from typing import Literal, Self
 
 Kind = Literal["netns", "process", "folder"]
 _PREFIX = "tracebed-"
-_END_LIMIT_S = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,54 +106,10 @@ def leftovers() -> Iterator[tuple[Path, tuple[Claim, ...]]]:
     """The ledgers whose run is dead, each with what it owned."""
     for path in sorted(state_folder().glob(f"{_PREFIX}*.json")):
         content = json.loads(path.read_text())
-        if not _lives(content["owner"]):
+        if not lives(content["owner"]):
             yield path, tuple(Claim(kind, name) for kind, name in content["claims"])
 
 
-def clean() -> tuple[Claim, ...]:
-    """Remove what dead runs own, and say what that was. What is gone already is not an error."""
-    removed: list[Claim] = []
-    for path, claims in leftovers():
-        for claim in sorted(claims, key=_processes_first):
-            if _remove(claim):
-                removed.append(claim)
-        path.unlink()
-    return tuple(removed)
-
-
-def _processes_first(claim: Claim) -> int:
-    order: Sequence[Kind] = ("process", "netns", "folder")
-    return order.index(claim.kind)
-
-
-def _lives(name: str) -> bool:
-    return process_name(int(name.split()[0])) == name
-
-
-def _end(name: str) -> bool:
-    """Kill a process and wait until it is gone, since it may still write to the folder that is removed next."""
-    try:
-        handle = os.pidfd_open(int(name.split()[0]))
-    except ProcessLookupError:
-        return False
-    try:
-        if not _lives(name):
-            return False
-        signal.pidfd_send_signal(handle, signal.SIGKILL)
-        select.select([handle], [], [], _END_LIMIT_S)
-        return True
-    finally:
-        os.close(handle)
-
-
-def _remove(claim: Claim) -> bool:
-    if claim.kind == "process":
-        return _end(claim.name)
-    if claim.kind == "folder":
-        if not Path(claim.name).exists():
-            return False
-        shutil.rmtree(claim.name)
-        return True
-    from emulator.namespace import remove_named
-
-    return remove_named(claim.name)
+def lives(process: str) -> bool:
+    """Whether a process that was written down still runs."""
+    return process_name(int(process.split()[0])) == process

@@ -10,7 +10,7 @@ import select
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -20,11 +20,14 @@ from emulator.errors import BedError, MachineError, NetworkError
 from replay import control
 from replay.plan import Plan
 from replay.transports.tcp import PeerLostError, TcpOptions
+from replay.transports.timer import Timer
 from replay.worker import Worker, WorkerOptions, monotonic, start_worker
 from traces.errors import TraceError
 
 _PORT = 29500
-_START_GRID_NS = 100_000_000
+_GRID_NS = 256_000_000
+"""Connecting and starting happen at multiples of this, so that in the lab kernel they fall alike in every run, however long
+setting up took. It is 64 of its ticks: timers of up to 16 s are cut to 1, 8 or 64 ticks (kernel/time/timer.c)."""
 STALL_S = 900
 """Seconds of the run's own clock without a step or a result after which it is given up."""
 _LAST_WORDS_S = 1.0
@@ -78,15 +81,26 @@ def run(
             crew.add(worker)
             on_start(worker.pid)
         crew.gather(control.Listening)
+        _wait_until(_on_grid(ahead=1))
         crew.tell(control.Connect())
         crew.gather(control.Ready)
-        # On a grid, so that the kernel's ticks fall alike in every run, however long the set-up took.
-        crew.tell(control.Go((monotonic() // _START_GRID_NS + 2) * _START_GRID_NS))
+        crew.tell(control.Go(_on_grid(ahead=2)))
         results = crew.gather(control.Result)
         crew.tell(control.Bye())
         return Measurement(results, bed.counters())
     finally:
         crew.dismiss()
+
+
+def _on_grid(ahead: int) -> int:
+    return (monotonic() // _GRID_NS + ahead) * _GRID_NS
+
+
+def _wait_until(at_ns: int) -> None:
+    """To the nanosecond in virtual time: time.sleep may be late by the timer slack, 50 us (prctl(2))."""
+    with closing(Timer()) as timer:
+        timer.set(at_ns)
+        select.select([timer.fd], [], [])
 
 
 class _Crew:

@@ -17,9 +17,9 @@ def command(as_json: bool) -> None:
 
     Example: tracebed clean
     """
-    from emulator import ledger
+    from emulator.cleaning import clean
 
-    removed = ledger.clean()
+    removed = clean()
     if as_json:
         click.echo(json.dumps([{"kind": claim.kind, "name": claim.name} for claim in removed]))
         return

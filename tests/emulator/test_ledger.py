@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from emulator.ledger import Claim, Ledger, clean, leftovers, process_name, state_folder
+from emulator.cleaning import clean
+from emulator.ledger import Claim, Ledger, leftovers, process_name, state_folder
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 

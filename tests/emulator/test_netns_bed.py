@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from emulator.beds.netns import NetnsBed
+from emulator.cleaning import clean
 from emulator.errors import BedError, MachineError, NetworkError
-from emulator.ledger import Claim, Ledger, clean
+from emulator.ledger import Claim, Ledger
 from emulator.namespace import FOLDER, Namespace, enter, inside, remove_named
 from emulator.network import Network, from_dict
 from tests.guest import ROOT
