@@ -13,8 +13,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab")]
 NBYTES = 100_000_000
 MTU, HEADERS, FRAMING = 1500, 52, 14 + 24  # IP and TCP with timestamps; Ethernet's own, preamble and gap included
 ONE_WAY_NS = {10: 2 * 2_000, 100: 2 * 500}  # both links of the profiles ethernet-10g and ethernet-100g
-ISSUE = {10: 0.02, 100: 0.04}
-STEADY = 0.005
+OVER, ISSUE = 0.005, {10: 0.02, 100: 0.04}
 
 
 def needed_ns(ranks: int, gbit: int) -> float:
@@ -27,17 +26,15 @@ def needed_ns(ranks: int, gbit: int) -> float:
 @pytest.mark.parametrize("gbit", [10, 100])
 @pytest.mark.parametrize("ranks", [4, 8])
 def test_a_ring_takes_what_its_bytes_and_hops_need(ranks: int, gbit: int, fidelity: str, tmp_path: Path) -> None:
-    """Never less than needed, and at most 0.5 % more once TCP has found the rate.
+    """No step takes less than needed, nor 0.5 % more: the first, which holds TCP's start, up to 0.35 % more as measured, the
+    second up to 0.13 %.
 
-    The first step also holds TCP's start. With packets one by one it is up to 5.4 % over at 10 Gbit/s: an acknowledgement
-    waits behind the data that its host sends the other way, so round trips grow, HyStart takes that for a full path and
-    ends slow start early (flows.csv: ssthresh 317 to 1149 packets where the path with its queue takes 1650), and CUBIC
-    needs the rest of the step to grow there.
+    That is of ranks that start together. Where one starts tens of us later, the acknowledgements that it sends wait behind
+    its data, its peer's HyStart takes that for a full path and ends slow start early, and the first step may take 12 % more.
     """
     trace = written(all_reduces(ranks, NBYTES, steps=2), tmp_path)
     run, folder = replayed(trace, f"ethernet-{gbit}g", tmp_path, fidelity=fidelity)
-    first, steady = (took / needed_ns(ranks, gbit) - 1 for took in step_times(folder))
-    assert 0 <= steady < STEADY < ISSUE[gbit]
-    assert 0 <= first < (0.06 if fidelity == "packet" else STEADY)
+    for took in step_times(folder):
+        assert 0 <= took / needed_ns(ranks, gbit) - 1 < OVER < ISSUE[gbit]
     assert run.summary is not None
     assert run.summary.drops == run.summary.retransmits == 0
