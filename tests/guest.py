@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ def run_guest(script: str, *arguments: str, virtual: bool = True) -> Any:
     lines: list[str] = []
     argv = (sys.executable, str(ROOT / "tests" / "guests" / f"{script}.py"), *arguments)
     guest = Guest(argv, virtual=virtual, cwd=ROOT, env={"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"})
-    with Ledger(f"test-{script}") as ledger:
+    with Ledger(f"test-{script}-{uuid.uuid4().hex[:8]}") as ledger:
         status = run(guest, ledger, on_output=lines.append)
     assert status == 0, "\n".join(lines)
     return json.loads(lines[-1])

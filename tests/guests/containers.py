@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -50,8 +49,6 @@ def make_image() -> None:
 
 
 if __name__ == "__main__":
-    # Go's sweeper spins, without a system call, until another thread goes on: in virtual time nothing preempts it.
-    os.environ["GOGC"] = "off"
     FOLDER.mkdir()
     start_docker()
     make_image()
