@@ -132,8 +132,12 @@ class Traces:
 
 
 def children(pid: int) -> list[int]:
-    """Of a lab kernel: the processes that stand for its programs, init first, then the coordinator, then the ranks."""
-    return sorted(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    """Of a lab kernel: the processes that stand for its programs, init first, then the coordinator, then the ranks.
+
+    Before them comes the kernel's own helper, which watches for programs that spin (lab.patch, watch_spinners).
+    """
+    _helper, *programs = sorted(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    return programs
 
 
 def kill(pid: int) -> None:
