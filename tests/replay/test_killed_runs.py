@@ -132,12 +132,8 @@ class Traces:
 
 
 def children(pid: int) -> list[int]:
-    """Of a lab kernel: the processes that stand for its programs, init first, then the coordinator, then the ranks.
-
-    Before them comes the kernel's own helper, which watches for programs that spin (lab.patch, watch_spinners).
-    """
-    _helper, *programs = sorted(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
-    return programs
+    """The processes that a process has started, oldest first."""
+    return sorted(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
 def kill(pid: int) -> None:
@@ -162,7 +158,8 @@ def test_the_lab_kernel_is_killed(on_virtual: Running) -> None:
 def test_a_process_of_the_lab_kernel_is_killed(on_virtual: Running, which: int, error: str) -> None:
     traces = Traces.of(on_virtual)
     (kernel,) = on_virtual.processes()
-    inside = children(kernel)
+    # A lab kernel's own helper (lab.patch, watch_spinners), then init, the coordinator and the ranks.
+    _helper, *inside = children(kernel)
     assert len(inside) == 2 + RANKS
     kill(inside[which])
     on_virtual.fails(error)
