@@ -14,9 +14,10 @@ from dataclasses import replace
 from typing import Literal
 
 from emulator.links import ETHERNET_HEADER as ETHERNET_HEADER
-from emulator.links import Direction, Queue
+from emulator.links import Direction
 from emulator.network import Network
 from emulator.qdisc import Qdisc
+from emulator.qdisc.fq import Fq
 from emulator.qdisc.netem import Netem
 from emulator.qdisc.tbf import U32_MAX, Tbf
 from emulator.units import Rate, Size
@@ -73,25 +74,22 @@ def stages(direction: Direction, mtu: int, fidelity: Fidelity, seed: int) -> tup
     return (wire, way) if direction.delay or any(faults) else (wire,)
 
 
-def nic(direction: Direction, mtu: int) -> Tbf | None:
-    """What a host's own network card does with the direction that leaves it: hold back, where the direction has no
-    queue of its own.
+def nic(direction: Direction, mtu: int) -> tuple[Tbf, Fq] | None:
+    """What a host's own network card does with the direction that leaves it, where the direction has no queue of its
+    own: the card's rate, and the queue inside it.
 
     A card that is busy never loses a packet: the queue in front of it fills, and TCP, which is told when its bytes have
     left (TCP small queues, net/ipv4/tcp_output.c), keeps the rest. Without that the wire's unlimited queue would take
-    whole windows, acknowledgements would wait behind them, and flows would stall. The bucket is one GSO super-packet:
-    that much the wire behind it, which has the same rate, may have to queue. A direction with a queue is a router's,
-    which loses; the host in front of it is then left alone.
+    whole windows, acknowledgements would wait behind them, and flows would stall. Flows take turns there, as in the
+    queue that distributions set up (fq_codel, fq): so acknowledgements don't wait behind the host's own data.
+
+    The bucket is one GSO super-packet: that much the wire behind it, which has the same rate, may have to queue. A
+    direction with a queue is a router's, which loses; the host in front of it is then left alone.
     """
     if direction.rate is None or direction.queue is not None:
         return None
     rate = _without_overhead(direction.rate, mtu + ETHERNET_HEADER, direction.overhead)
-    return Tbf(rate=rate, burst=SUPER_PACKET, limit=Size(U32_MAX))
-
-
-def queue_packets(queue: Queue, mtu: int) -> int:
-    """How many full packets the queue holds."""
-    return queue.limit if queue.unit == "packets" else queue.limit // (mtu + ETHERNET_HEADER)
+    return Tbf(rate=rate, burst=SUPER_PACKET, limit=Size(U32_MAX)), Fq(limit=NO_LIMIT, flow_limit=NO_LIMIT)
 
 
 def _without_overhead(rate: Rate, frame: int, overhead: int) -> Rate:

@@ -21,6 +21,7 @@ from emulator.ledger import Ledger
 from emulator.links import ETHERNET_HEADER, Direction, Link
 from emulator.namespace import FOLDER, Namespace, enter, inside, set_attribute
 from emulator.network import Network
+from emulator.qdisc.fq import Fq
 from emulator.qdisc.tbf import Tbf
 from emulator.shaping import (
     Fidelity,
@@ -151,7 +152,7 @@ class NetnsBed:
         for node, end, leaving in zip((link.a, link.b), ends, (link.a_to_b, link.b_to_a), strict=True):
             self._plug_in(node, end, link.mtu, nic(leaving, link.mtu) if node in self._addresses else None)
 
-    def _plug_in(self, node: str, end: str, mtu: int, card: Tbf | None) -> None:
+    def _plug_in(self, node: str, end: str, mtu: int, card: tuple[Tbf, Fq] | None) -> None:
         """The end of a cable at a host or a switch."""
         with self._inside(node) as ipr:
             port = wire.device(ipr, end)
@@ -161,7 +162,9 @@ class NetnsBed:
             if self.fidelity == "packet":
                 wire.set_offloads([end], send=False, receive=node in self._addresses)
             if card is not None:
-                qdisc.install(ipr, port, card)
+                shaper, queue = card
+                qdisc.install(ipr, port, shaper)
+                qdisc.install(ipr, port, queue, qdisc.SECOND, qdisc.FIRST + 1)  # of the shaper's only class
             ipr.link("set", index=port, state="up")
 
     def _build_host(self, host: str) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from emulator.errors import BedError, MachineError
 from emulator.qdisc.fifo import ByteFifo, PacketFifo
+from emulator.qdisc.fq import Fq
 from emulator.qdisc.netem import Netem
 from emulator.qdisc.red import Red
 from emulator.qdisc.tbf import Tbf
@@ -23,10 +24,10 @@ from emulator.qdisc.tbf import Tbf
 if TYPE_CHECKING:
     from pyroute2 import IPRoute
 
-Qdisc = Netem | Tbf | Red | PacketFifo | ByteFifo
-KINDS: Mapping[str, type[Qdisc]] = {made.kind: made for made in (Netem, Tbf, Red, PacketFifo, ByteFifo)}
+Qdisc = Netem | Tbf | Red | Fq | PacketFifo | ByteFifo
+KINDS: Mapping[str, type[Qdisc]] = {made.kind: made for made in (Netem, Tbf, Red, Fq, PacketFifo, ByteFifo)}
 ROOT = 0xFFFFFFFF  # TC_H_ROOT
-FIRST = 0x10000  # handle 1:
+FIRST, SECOND = 0x10000, 0x20000  # handles 1: and 2:
 
 
 def register() -> None:

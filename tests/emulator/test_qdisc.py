@@ -11,6 +11,7 @@ from emulator.errors import BedError, MachineError, NetworkError
 from emulator.impairments import Event
 from emulator.qdisc import Qdisc, attributes, change, install, read_back, verify
 from emulator.qdisc.fifo import ByteFifo, PacketFifo
+from emulator.qdisc.fq import Fq
 from emulator.qdisc.netem import Netem
 from emulator.qdisc.red import Red
 from emulator.qdisc.tbf import Tbf
@@ -60,6 +61,12 @@ def test_red_byte_by_byte() -> None:
         + struct.pack("=HHI", 8, 3, 5)
     )
     assert Red.decode(red.encode()) == red
+
+
+def test_fq_byte_by_byte() -> None:
+    fq = Fq(limit=1000, flow_limit=100)
+    assert fq.encode() == struct.pack("=HHIHHIHHI", 8, 1, 1000, 8, 2, 100, 8, 5, 0)
+    assert Fq.decode(fq.encode()) == fq
 
 
 def test_attributes_of_impossible_length_are_refused() -> None:

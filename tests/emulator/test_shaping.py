@@ -10,7 +10,7 @@ from emulator.network import load
 from emulator.qdisc import Qdisc
 from emulator.qdisc.netem import Netem
 from emulator.qdisc.tbf import Tbf
-from emulator.shaping import IN_ORDER, NO_LIMIT, choose_fidelity, direction_seed, queue_packets, stages
+from emulator.shaping import IN_ORDER, NO_LIMIT, choose_fidelity, direction_seed, nic, stages
 from emulator.units import Duration, Probability, Rate, Size
 
 PLAIN = load("ethernet-10g").links[0].a_to_b  # 10 gbit, 2 us
@@ -89,9 +89,15 @@ def test_unlimited_rate_has_only_the_way() -> None:
     assert stages(replace(DELAY_ONLY, delay=Duration(0)), 1500, "burst", 1) == ()
 
 
-def test_full_packets_in_a_queue() -> None:
-    assert queue_packets(Queue(100, "packets"), 9000) == 100
-    assert queue_packets(Queue(512 * 1024, "bytes"), 1500) == 346
+def test_a_card_holds_back_only_where_nothing_else_queues() -> None:
+    card = nic(PLAIN, 1500)
+    assert card is not None
+    shaper, queue = card
+    (wire,) = stages(PLAIN, 1500, "burst", 1)
+    assert shaper.rate == _rate(wire)  # as fast as the wire behind it, so that nothing piles up there
+    assert queue.limit == queue.flow_limit == NO_LIMIT
+    assert nic(replace(PLAIN, queue=Queue(100, "packets")), 1500) is None
+    assert nic(DELAY_ONLY, 1500) is None
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pyroute2 import IPRoute
 
 from emulator import qdisc
 from emulator.qdisc.fifo import ByteFifo, PacketFifo
+from emulator.qdisc.fq import Fq
 from emulator.qdisc.netem import Netem
 from emulator.qdisc.red import Red
 from emulator.qdisc.tbf import Tbf
@@ -17,6 +18,8 @@ OTHERS: dict[str, qdisc.Qdisc] = {
     "tbf": Tbf(rate=Rate.parse("1 gbit"), burst=Size(8000), limit=Size(10**6), overhead=24),
     "64-bit tbf": Tbf(rate=Rate.parse("800 gbit"), burst=Size(9038), limit=Size(10**8), overhead=24),
     "red": Red(limit=Size(10**6), minimum=Size(30000), maximum=Size(30001), probability=Probability(2**31), ecn=True),
+    "fq": Fq(limit=10**6, flow_limit=10**5),
+    "fq with pacing": Fq(limit=100, flow_limit=10, pacing=True),
     "pfifo": PacketFifo(100),
     "bfifo": ByteFifo(Size(65536)),
 }
