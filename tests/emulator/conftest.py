@@ -13,10 +13,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def netns_root() -> Iterator[IPRoute]:
-    """Netlink into a fresh network namespace, which is gone afterwards. Only the lack of root skips."""
-    if os.geteuid() != 0:
-        pytest.skip("not run: needs root")
+def netns_root(root: None) -> Iterator[IPRoute]:
+    """Netlink into a fresh network namespace, which is gone afterwards."""
     from pyroute2 import IPRoute, netns
 
     name = f"tracebed-test-{os.getpid()}"

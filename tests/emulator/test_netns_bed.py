@@ -22,8 +22,7 @@ from emulator.namespace import FOLDER, Namespace, enter, inside, remove_named
 from emulator.network import Network, from_dict
 from tests.guest import ROOT
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0 and os.environ.get("CI") != "true", reason="not run: needs root")
-pytestmark = [pytest.mark.root, needs_root]
+pytestmark = [pytest.mark.root, pytest.mark.usefixtures("root")]
 
 PLAIN = {"rate": "unlimited"}
 BED_THAT_DIES = """
