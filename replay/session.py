@@ -13,7 +13,8 @@ import msgspec
 from emulator.ledger import Ledger
 from emulator.network import Network, load, to_dict
 from emulator.shaping import choose_fidelity
-from replay.execute import Said, Up
+from replay import control
+from replay.execute import Said
 from replay.grounds import GROUNDS, describe_kernel
 from replay.ideal import ideal_step_ns
 from replay.plan import lower
@@ -99,8 +100,8 @@ def replay(
     results.write_run(run)
 
     def listen(said: Said) -> None:
-        if not isinstance(said, Up):
-            results.progress(said)  # type: ignore[arg-type]
+        if isinstance(said, control.Progress):
+            results.progress(said)
         say(said)
 
     try:
