@@ -68,6 +68,8 @@ def prepare(path: Path, what_if: tuple[str, ...], steps: str) -> tuple[Trace, li
         raise TraceError(
             f"can't be replayed: {first.message} [{first.code}]", file=path, place=where or None, mend=mend
         )
+    if not trace.step_count:
+        raise TraceError("marks no step, so there is no step time to measure", file=path, mend="record with step marks")
     if steps:
         trace = select(trace, *parse_steps(steps, trace.step_count))
     return whatif.apply(trace, what_if)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.replay.runs import all_reduces, tracebed, written
+from traces.program import Program
 
 STAR = "topology: {star: {}}\n"
 APART = """\
@@ -69,6 +70,13 @@ def test_a_rank_that_was_not_recorded(tmp_path: Path) -> None:
     whole = all_reduces(4, 4000, steps=3)
     path = written(replace(whole, programs={rank: whole.programs[rank] for rank in range(3)}), tmp_path)
     assert refused(path).startswith(f"{path}, rank 3: can't be replayed: not recorded: rank 3 of a job of 4 ranks")
+
+
+def test_a_trace_without_steps(tmp_path: Path) -> None:
+    whole = all_reduces(2, 4000, steps=1)
+    programs = {rank: Program(rank, program.ops[:-1]) for rank, program in whole.programs.items()}
+    path = written(replace(whole, programs=programs, step_count=0), tmp_path)
+    assert refused(path).startswith(f"{path}: marks no step")
 
 
 @pytest.mark.corpus
