@@ -5,7 +5,8 @@ resolved form is a network file too: `to_dict` writes it, `from_dict` (or `load`
 to an equal value.
 
     profile: ethernet-10g                 # what `link` and `tcp` start from
-    topology: {star: {hosts: 4}}          # hosts host0 to host3 round one switch; or lists of hosts, switches and links
+    topology: {star: {hosts: 4}}          # hosts host0 to host3 round one switch; another of emulator/topologies; or
+                                          # lists of hosts, switches and links
     link: {delay: 5 us, queue: 512 KiB}   # every link; a host's link is called as the host
     links:
       host2: {rate: 1 gbit, up: {loss: 0.1%}}   # one link; `up` is from its first end (here the host), `down` to it
@@ -15,7 +16,6 @@ to an equal value.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -82,7 +82,6 @@ class Network:
 
 _TOP = ("name", "source", "profile", "topology", "hosts", "switches", "link", "links", "tcp", "seed")
 _PROFILE = ("source", "link", "tcp")
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
 def profiles() -> Mapping[str, Node]:
@@ -197,18 +196,18 @@ def _plain(top: Settings, links: Settings, ranks: int | None) -> tuple[Expanded,
     """The hosts, switches and links as listed; ranks are spread evenly unless every host lists its own."""
     asked = top["hosts"]
     if isinstance(asked.value, tuple):
-        hosts = {_name(node): node for node in asked.items()}
+        hosts = {node.name(): node for node in asked.items()}
         listed = {}
     else:
-        hosts = {_name(node, name): node for name, node in asked.mapping().items()}
+        hosts = {node.name(name): node for name, node in asked.mapping().items()}
         listed = {name: node.mapping(("ranks",))["ranks"] for name, node in hosts.items() if node.mapping(("ranks",))}
     if not hosts:
         raise asked.error("expected at least one host")
-    switches = tuple(_name(node) for node in top["switches"].items()) if "switches" in top else ()
+    switches = tuple(node.name() for node in top["switches"].items()) if "switches" in top else ()
     nodes = [*hosts, *switches]
     if len(set(nodes)) < len(nodes) or len(hosts) < len(asked.value):
         raise asked.error("two hosts or switches have the same name")
-    shape = Shape(tuple(hosts), switches, {_name(node, name): _ends(node, nodes) for name, node in links.items()})
+    shape = Shape(tuple(hosts), switches, {node.name(name): _ends(node, nodes) for name, node in links.items()})
     if not listed:
         return Expanded(shape), _spread(shape.hosts, len(hosts) if ranks is None else ranks, None)
     placed = {
@@ -219,13 +218,6 @@ def _plain(top: Settings, links: Settings, ranks: int | None) -> tuple[Expanded,
         expected = "each rank from 0 on once" if ranks is None else f"each of the {ranks} ranks of the job once"
         raise asked.error(f"the hosts' ranks are {held}: expected {expected}")
     return Expanded(shape), placed
-
-
-def _name(node: Node, name: str | None = None) -> str:
-    text = node.scalar() if name is None else name
-    if not _NAME.fullmatch(text):
-        raise node.error(f"'{text}' is not a name: expected letters, digits, '-' and '_', a letter first")
-    return text
 
 
 def _ends(node: Node, nodes: list[str]) -> tuple[str, str]:

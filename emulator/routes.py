@@ -41,7 +41,8 @@ def _towards(host: str, ports: Mapping[str, list[tuple[str, str]]], switches: fr
 
 def longest(shape: Shape, length: Callable[[str], int]) -> int:
     """The length of the longest route between two hosts; `length` of a link, by its name, in any unit."""
-    homes = {node: link for link, ends in shape.links.items() for node in ends if node in set(shape.hosts)}
+    hosts = frozenset(shape.hosts)
+    homes = {node: link for link, ends in shape.links.items() for node in ends if node in hosts}
     most = 0
     for host, hops in routes(shape).items():
         so_far = {host: 0}

@@ -64,6 +64,8 @@ class NetnsBed:
         self.fidelity: Fidelity = fidelity or choose_fidelity(network)
         self._addresses = {host.name: str(_FIRST_ADDRESS + number) for number, host in enumerate(network.hosts)}
         self._names = {node: f"tb-{ledger.run_id}-{node}" for node in (*self._addresses, *_switches(network), _WIRES)}
+        self._ports = _port_names(network)
+        self._in_flight = _most_in_flight(network)
         self._carriers: list[tuple[str, str, str, tuple[int, ...]]] = []
         _check_shape(network)
         with ExitStack() as guards:
@@ -134,28 +136,27 @@ class NetnsBed:
         macs = []
         for node in nodes:
             with self._inside(node) as ipr:
-                macs.append(routing.hardware_address(ipr, _port_name(self.network, link, node)))
+                macs.append(routing.hardware_address(ipr, self._ports[link.name, node]))
         for node, peer in zip(nodes, reversed(macs), strict=True):
             with self._inside(node) as ipr:
-                routing.add_peer(ipr, _port_name(self.network, link, node), peer)
+                routing.add_peer(ipr, self._ports[link.name, node], peer)
 
     def _build_routes(self) -> None:
         """What each switch knows: the ports that lead to each host."""
-        links = {link.name: link for link in self.network.links}
         towards = routes(self.network.shape)
         for switch in _switches(self.network):
             with self._inside(switch) as ipr:
                 if any(len(hops.get(switch, ())) > 1 for hops in towards.values()):
                     routing.seed_paths(derived_seed(self.network.seed, switch))
                 for host, hops in towards.items():
-                    ports = [_port_name(self.network, links[name], switch) for name in hops.get(switch, ())]
+                    ports = [self._ports[name, switch] for name in hops.get(switch, ())]
                     if ports:
                         routing.add_route(ipr, f"{self._addresses[host]}/32", ports)
 
     def _build_link(self, number: int, link: Link) -> None:
         """Both cables to the wire box, and the two directions inside it."""
         ports = f"w{number}a", f"w{number}b"
-        ends = [_port_name(self.network, link, node) for node in (link.a, link.b)]
+        ends = [self._ports[link.name, node] for node in (link.a, link.b)]
         with self._inside(_WIRES) as ipr:
             if number == 0:
                 _quiet()
@@ -218,18 +219,21 @@ class NetnsBed:
         """Bytes a socket may hold: as asked, or what Linux allows, or twice what the longest path holds."""
         if self.network.tcp.buffer is not None:
             return int(self.network.tcp.buffer)
-        return max(floor, 2 * _most_in_flight(self.network))
+        return max(floor, 2 * self._in_flight)
 
 
 def _switches(network: Network) -> tuple[str, ...]:
     return tuple(switch.name for switch in network.switches)
 
 
-def _port_name(network: Network, link: Link, node: str) -> str:
-    """A host has one port, eth0; a switch one a link."""
-    if any(host.name == node for host in network.hosts):
-        return "eth0"
-    return f"p{network.links.index(link)}"
+def _port_names(network: Network) -> dict[tuple[str, str], str]:
+    """By link and node: a host has one port, eth0; a switch one a link."""
+    hosts = {host.name for host in network.hosts}
+    return {
+        (link.name, node): "eth0" if node in hosts else f"p{number}"
+        for number, link in enumerate(network.links)
+        for node in (link.a, link.b)
+    }
 
 
 def _check_shape(network: Network) -> None:

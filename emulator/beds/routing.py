@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 _PEER = "169.254.0.1"  # link-local (RFC 3927)
 _ONLINK = 4  # RTNH_F_ONLINK, linux/rtnetlink.h: the gateway is there, whatever the addresses say
 _HASH_SEED = Path("/proc/sys/net/ipv4/fib_multipath_hash_seed")
-_OWN_FIELDS, _FIVE_TUPLE = "3", "55"
-"""Documentation/networking/ip-sysctl.rst: hash the fields that are chosen; those are both addresses and ports, and the
-protocol. The policy for ports (1) would take the hash that TCP gave the packet, which is random and the same at each switch."""
 
 
 def forward(ipr: IPRoute) -> None:
@@ -32,15 +29,17 @@ def forward(ipr: IPRoute) -> None:
 
 
 def seed_paths(seed: int) -> None:
-    """Which of equal paths a flow takes in this thread's namespace depends on `seed`, its addresses and its ports only.
+    """Which of equal paths packets take in this thread's namespace depends on `seed` and their two addresses only.
+
+    That is Linux's own choice of what to hash (fib_multipath_hash_policy 0). With ports in it (1), a run could not be
+    repeated: the kernel draws the ports of connections, and takes the hash that TCP drew for the packet.
 
     Raises:
         MachineError: the kernel can't seed that (Linux can from 6.11 on).
     """
     if not _HASH_SEED.exists():
         raise MachineError("this kernel can't seed ECMP, which Linux 6.11 brought", mend="run with --on virtual")
-    sysctl("ipv4/fib_multipath_hash_policy", _OWN_FIELDS)
-    sysctl("ipv4/fib_multipath_hash_fields", _FIVE_TUPLE)
+    sysctl("ipv4/fib_multipath_hash_policy", "0")
     sysctl("ipv4/fib_multipath_hash_seed", str(seed % (2**32 - 1) + 1))  # 0 would be none
 
 
@@ -54,7 +53,7 @@ def add_peer(ipr: IPRoute, port: str, address: str) -> None:
 
 
 def add_route(ipr: IPRoute, to: str, ports: Sequence[str]) -> None:
-    """Send what is for `to` (a prefix, or "default") out of one of `ports`, always the same for one flow (ECMP)."""
+    """Send what is for `to` (a prefix, or "default") out of one of `ports`, always the same for two hosts (ECMP)."""
     hops = [{"gateway": _PEER, "oif": wire.device(ipr, port), "flags": _ONLINK} for port in ports]
     if len(hops) == 1:
         ipr.route("add", dst=to, **hops[0])

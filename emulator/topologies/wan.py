@@ -6,6 +6,7 @@ import csv
 from collections.abc import Mapping
 from importlib import resources
 from itertools import combinations
+from math import comb
 from pathlib import Path
 
 from emulator.errors import NetworkError
@@ -40,6 +41,8 @@ def _expand(asked: Node, hosts: int, rate: Node | None) -> Expanded:
     if len(sites) < 2:
         raise asked.error("expected at least two sites")
     shape = wan(sites, count(asked, "hosts_per_site", default=max(1, -(-hosts // len(sites)))))
+    if len({*shape.hosts, *sites}) + len(shape.links) < 2 * len(shape.hosts) + len(sites) + comb(len(sites), 2):
+        raise asked.error("the sites' names are too alike: two hosts, switches or links would have one name")
     own: dict[str, Mapping[str, str]] = dict.fromkeys(shape.hosts, CABLE)
     for a, b in combinations(sites, 2):
         if frozenset((a, b)) not in trips:
@@ -63,7 +66,7 @@ def _matrix(node: Node) -> tuple[tuple[str, ...], Mapping[Pair, int]]:
     times: dict[Pair, list[int]] = {}
     for a, b, time in cells:
         times.setdefault(frozenset((a, b)), []).append(time)
-    sites = tuple(dict.fromkeys(site for a, b, _ in cells for site in (a, b)))
+    sites = tuple(dict.fromkeys(node.name(site) for a, b, _ in cells for site in (a, b)))
     return sites, {pair: sum(found) // len(found) for pair, found in times.items()}
 
 
@@ -77,6 +80,8 @@ def from_csv(text: str, file: str) -> list[tuple[str, str, Duration]]:
     columns = [name.strip() for name in rows[0][1][1:]]
     cells = []
     for number, (name, *values) in rows[1:]:
+        if len(values) > len(columns):
+            raise NetworkError(f"{len(values)} times for {len(columns)} names", file=file, line=number, key=name)
         for column, value in zip(columns, values, strict=False):
             if value.strip() and name.strip() != column:
                 try:

@@ -15,7 +15,7 @@ from tests.guest import run_guest
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab")]
 
-SIZE = 50_000_000
+SIZE = 200_000_000
 CROSS = [["host0", "host2"], ["host1", "host3"]]  # of a leaf-spine with two hosts a leaf
 
 
@@ -32,7 +32,10 @@ def transfers(net: Network, pairs: Sequence[Sequence[str]], size: int = SIZE) ->
 def test_oversubscription_of_2_halves_what_crosses_leaves(tmp_path: Path) -> None:
     took = {
         times: transfers(
-            network(tmp_path, f"{{leaf-spine: {{leaves: 2, spines: 1, hosts_per_leaf: 2, oversubscription: {times}}}}}"), CROSS
+            network(
+                tmp_path, f"{{leaf-spine: {{leaves: 2, spines: 1, hosts_per_leaf: 2, oversubscription: {times}}}}}"
+            ),
+            CROSS,
         )["took_ns"]
         for times in (1, 2)
     }
@@ -55,7 +58,7 @@ def test_a_torus_is_as_far_as_its_shortest_way(tmp_path: Path) -> None:
     assert trips == pytest.approx([8_000, 8_000, 12_000], abs=1000)
 
 
-def test_the_seed_decides_which_of_equal_paths_a_flow_takes(tmp_path: Path) -> None:
+def test_the_seed_decides_which_of_equal_paths_two_hosts_take(tmp_path: Path) -> None:
     leaf_spine = "{leaf-spine: {leaves: 2, spines: 4, hosts_per_leaf: 2}}"
     first, again, *others = (
         [packets > 100 for _, target, packets in transfers(network(tmp_path, leaf_spine, seed=seed), CROSS, 2_000_000)["packets"]

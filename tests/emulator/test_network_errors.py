@@ -61,12 +61,18 @@ WRONG = {
     "mapping where a value belongs": ("link: {rate: {max: 1}}\n", "link.rate: expected one value"),
     "unknown profile": ("profile: ethernet-11g\n", "line 1, profile: no profile 'ethernet-11g': expected one of"),
     "unknown topology": ("topology: {rung: {}}\n", "line 1, topology.rung: unknown key 'rung': did you mean 'ring'?"),
-    "no topology": ("topology: {}\nlink: {rate: 1 gbit}\n", "line 1, topology: expected one topology of: star, dumbbell"),
+    "no topology": (
+        "topology: {}\nlink: {rate: 1 gbit}\n",
+        "line 1, topology: expected one topology of: star, dumbbell",
+    ),
     "a topology's key missing": (
         "profile: ethernet-1g\ntopology: {fat-tree: {}}\n",
         "line 2, topology.fat-tree: expected 'k', a whole number from 2",
     ),
-    "odd fat-tree": ("profile: ethernet-1g\ntopology: {fat-tree: {k: 5}}\n", "topology.fat-tree.k: 5 is no number of ports"),
+    "odd fat-tree": (
+        "profile: ethernet-1g\ntopology: {fat-tree: {k: 5}}\n",
+        "topology.fat-tree.k: 5 is no number of ports",
+    ),
     "oversubscription of no rate": (
         "link: {rate: unlimited}\ntopology: {leaf-spine: {leaves: 2, spines: 1, oversubscription: 2}}\n",
         "line 2, topology.leaf-spine.oversubscription: uplinks are so many times slower than link.rate",

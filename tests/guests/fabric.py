@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 
 from emulator.beds.netns import NetnsBed
 from emulator.ledger import Ledger
@@ -14,8 +15,8 @@ from tests.guests.pair import Task, receive_bulk, report, send_bulk
 if __name__ == "__main__":
     network, pairs, size = from_dict(json.loads(sys.argv[1])), json.loads(sys.argv[2]), int(sys.argv[3])
     with Ledger("guest") as ledger, NetnsBed(network, ledger) as bed:
-        receivers = [Task(bed, target, lambda: receive_bulk(size)) for _, target in pairs]
-        senders = [Task(bed, source, lambda to=bed.address(target): send_bulk(to, size)) for source, target in pairs]
+        receivers = [Task(bed, target, partial(receive_bulk, size)) for _, target in pairs]
+        senders = [Task(bed, source, partial(send_bulk, bed.address(target), size)) for source, target in pairs]
         progress = [receiver.result() for receiver in receivers]
         for sender in senders:
             sender.result()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 
 from emulator.beds.netns import NetnsBed
 from emulator.ledger import Ledger
@@ -16,7 +17,7 @@ if __name__ == "__main__":
     found = []
     with Ledger("guest") as ledger, NetnsBed(network, ledger) as bed:
         for source, target in pairs:
-            server = Task(bed, target, lambda: echo(1))
-            found += Task(bed, source, lambda to=bed.address(target): ask(to, 1)).result()
+            server = Task(bed, target, partial(echo, 1))
+            found += Task(bed, source, partial(ask, bed.address(target), 1)).result()
             server.result()
     report(found)
