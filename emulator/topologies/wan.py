@@ -30,7 +30,7 @@ def wan(sites: tuple[str, ...], hosts_per_site: int) -> Shape:
 
 
 def _expand(asked: Node, hosts: int, rate: Node | None) -> Expanded:
-    """Each way takes half of the round trip; the cables inside a site take no time."""
+    """Each way takes half of the round trip, in whole ns; the cables inside a site take no time."""
     settings = asked.mapping()
     if "rtt" not in settings:
         raise asked.error(f"expected 'rtt': '{AWS}', a CSV file, or a mapping of sites to sites to times")

@@ -28,10 +28,12 @@ def test_a_ring_all_reduce_on_a_ring_takes_what_its_bytes_and_links_need(tmp_pat
 
 
 def test_a_replay_over_many_paths_repeats_itself(tmp_path: Path) -> None:
+    """With seed 3 data and the acknowledgements of the other way's take different spines. With seed 1 or 2 they share an uplink,
+    whose queue is unlimited: acknowledgements wait there behind data, and a step takes 7 % more."""
     trace = written(all_reduces(RANKS, NBYTES, steps=2), tmp_path)
-    runs = [replayed(trace, network(tmp_path, LEAF_SPINE), tmp_path)[1] for _ in range(2)]
+    runs = [replayed(trace, network(tmp_path, LEAF_SPINE), tmp_path, {"seed": "3"})[1] for _ in range(2)]
     assert step_times(runs[0]) == step_times(runs[1])
     assert rows(runs[0] / "links.csv") == rows(runs[1] / "links.csv")
     # Each uplink has half of the host's rate, and one flow crosses each way.
     needed = 2 * (RANKS - 1) * (NBYTES / RANKS * 8 / (GBIT / 2) * 1538 / 1448)
-    assert step_times(runs[0])[-1] == pytest.approx(needed, rel=0.02)
+    assert step_times(runs[0])[-1] == pytest.approx(needed, rel=0.01)
