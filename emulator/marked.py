@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -12,6 +13,7 @@ import yaml
 from emulator.errors import NetworkError
 
 T = TypeVar("T")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,13 @@ class Node:
         if not text.isascii() or not text.isdigit() or len(text) > 20 or not least <= int(text) <= most:
             raise self.error(f"'{text}' is not a whole number from {least} to {most}")
         return int(text)
+
+    def name(self, text: str | None = None) -> str:
+        """`text`, or the scalar, if it can be the name of a host, a switch or a link."""
+        text = self.scalar() if text is None else text
+        if not _NAME.fullmatch(text):
+            raise self.error(f"'{text}' is not a name: expected letters, digits, '-' and '_', a letter first")
+        return text
 
     def choice(self, options: Sequence[T]) -> T:
         """The option that the scalar names."""

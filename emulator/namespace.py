@@ -109,6 +109,21 @@ def set_attribute(name: str, device: str, attribute: str, value: str) -> None:
         raise BedError(f"network namespace {name}: can't set {attribute} of {device} to {value}")
 
 
+def sysctl(key: str, value: str, *, may_refuse: bool = False) -> None:
+    """Set a setting of this thread's network namespace.
+
+    `may_refuse`: a namespace may not be free to choose among its kernel's congestion controls; each socket then asks.
+    """
+    setting = Path("/proc/sys/net") / key
+    if not setting.exists():
+        return
+    try:
+        setting.write_text(value)
+    except OSError:
+        if not may_refuse:
+            raise
+
+
 def _set(handle: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.setns(handle, _CLONE_NEWNET) != 0:

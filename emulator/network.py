@@ -5,7 +5,8 @@ resolved form is a network file too: `to_dict` writes it, `from_dict` (or `load`
 to an equal value.
 
     profile: ethernet-10g                 # what `link` and `tcp` start from
-    topology: {star: {hosts: 4}}          # hosts host0 to host3 round one switch; or lists of hosts, switches and links
+    topology: {star: {hosts: 4}}          # hosts host0 to host3 round one switch; another of emulator/topologies; or
+                                          # lists of hosts, switches and links
     link: {delay: 5 us, queue: 512 KiB}   # every link; a host's link is called as the host
     links:
       host2: {rate: 1 gbit, up: {loss: 0.1%}}   # one link; `up` is from its first end (here the host), `down` to it
@@ -15,7 +16,6 @@ to an equal value.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -25,7 +25,9 @@ from typing import Literal
 from emulator.errors import NetworkError
 from emulator.links import LINK_KEYS, Link, Settings, link_to_plain, read_link
 from emulator.marked import Node, from_plain, read_yaml
-from emulator.topology import Shape, star, unreachable
+from emulator.shape import Shape, unreachable
+from emulator.topologies.registry import TOPOLOGIES
+from emulator.topologies.topology import Expanded
 from emulator.units import Size
 
 Congestion = Literal["cubic", "reno", "bbr", "dctcp"]
@@ -68,10 +70,18 @@ class Network:
     tcp: Tcp
     seed: int
 
+    @property
+    def shape(self) -> Shape:
+        """Its names."""
+        return Shape(
+            hosts=tuple(host.name for host in self.hosts),
+            switches=tuple(switch.name for switch in self.switches),
+            links={link.name: (link.a, link.b) for link in self.links},
+        )
+
 
 _TOP = ("name", "source", "profile", "topology", "hosts", "switches", "link", "links", "tcp", "seed")
 _PROFILE = ("source", "link", "tcp")
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
 def profiles() -> Mapping[str, Node]:
@@ -116,15 +126,20 @@ def _resolve(tree: Node, name: str, known: Mapping[str, Node], ranks: int | None
         source = f"profile {profile}"
     links = top["links"].mapping() if "links" in top else {}
     listed = "hosts" in top and "topology" not in top
-    shape, placed = _plain(top, links, ranks) if listed else _star(top, ranks)
+    shared = [layer["link"].mapping(LINK_KEYS) for layer in layers if "link" in layer]
+    if listed:
+        expanded, placed = _plain(top, links, ranks)
+    else:
+        expanded, placed = _expand(top, tree, ranks, {key: node for layer in shared for key, node in layer.items()})
+    shape = expanded.shape
     pair = unreachable(shape)
     if pair:
         raise top.get("hosts", tree).error(f"host '{pair[1]}' is unreachable from '{pair[0]}': no links lead there")
     for link in links:
         if link not in shape.links:
             raise links[link].error(f"no link '{link}': expected one of {', '.join(shape.links)}")
-    shared = [layer["link"].mapping(LINK_KEYS) for layer in layers if "link" in layer]
     keys = (*LINK_KEYS, "ends") if listed else LINK_KEYS
+    made = {link: from_plain(settings, tree.file).mapping() for link, settings in expanded.settings.items()}
     own = {link: node.mapping(keys) for link, node in links.items()}
     return Network(
         name=top["name"].scalar() if "name" in top else name,
@@ -132,7 +147,7 @@ def _resolve(tree: Node, name: str, known: Mapping[str, Node], ranks: int | None
         hosts=tuple(Host(host, placed[host]) for host in shape.hosts),
         switches=tuple(Switch(switch) for switch in shape.switches),
         links=tuple(
-            read_link(link, ends, [*shared, own.get(link, {})], links.get(link, tree))
+            read_link(link, ends, [*shared, made.get(link, {}), own.get(link, {})], links.get(link, tree))
             for link, ends in shape.links.items()
         ),
         tcp=_tcp([layer["tcp"].mapping(("congestion", "buffer")) for layer in layers if "tcp" in layer]),
@@ -140,27 +155,30 @@ def _resolve(tree: Node, name: str, known: Mapping[str, Node], ranks: int | None
     )
 
 
-def _star(top: Settings, ranks: int | None) -> tuple[Shape, Mapping[str, tuple[int, ...]]]:
-    """The star that the file asks for; as many hosts as the ranks need where it doesn't say, two where nobody does."""
+def _expand(
+    top: Settings, place: Node, ranks: int | None, link: Settings
+) -> tuple[Expanded, Mapping[str, tuple[int, ...]]]:
+    """The topology that the file asks for, a star where it asks for none; as many hosts as the ranks need where it doesn't
+    say, two where nobody does."""
     for key in ("hosts", "switches"):
         if key in top:
             raise top[key].error("a topology makes its own hosts and switches: leave this out, or leave out 'topology'")
-    asked: Settings = {}
+    name, asked = "star", Node({}, place.file, place.line)
     if "topology" in top:
-        kinds = top["topology"].mapping(("star",))
-        if "star" not in kinds:
-            raise top["topology"].error("expected a topology: star")
-        asked = kinds["star"].mapping(("hosts", "ranks_per_host"))
-    per_host = asked["ranks_per_host"].integer(1, 2**16) if "ranks_per_host" in asked else None
-    if "hosts" in asked:
-        hosts = asked["hosts"].integer(1, 2**16)
-    else:
-        hosts = 2 if ranks is None else -(-ranks // (per_host or 1))
-    world = hosts * (per_host or 1) if ranks is None else ranks
-    if per_host and world > hosts * per_host:
-        raise asked["hosts"].error(f"{hosts} hosts of {per_host} ranks can't hold {world} ranks")
-    shape = star(hosts)
-    return shape, _spread(shape.hosts, world, per_host)
+        kinds = top["topology"].mapping(TOPOLOGIES)
+        if len(kinds) != 1:
+            raise top["topology"].error(f"expected one topology of: {', '.join(TOPOLOGIES)}")
+        name, asked = next(iter(kinds.items()))
+    settings = asked.mapping((*TOPOLOGIES[name].keys, "ranks_per_host"))
+    per_host = settings["ranks_per_host"].integer(1, 2**16) if "ranks_per_host" in settings else None
+    needed = 2 if ranks is None else -(-ranks // (per_host or 1))
+    expanded = TOPOLOGIES[name].expand(asked, needed, link.get("rate"))
+    hosts = expanded.shape.hosts
+    world = len(hosts) * (per_host or 1) if ranks is None else ranks
+    if per_host and world > len(hosts) * per_host:
+        where = settings.get("hosts", asked)
+        raise where.error(f"{len(hosts)} hosts of {per_host} ranks can't hold {world} ranks")
+    return expanded, _spread(hosts, world, per_host)
 
 
 def _spread(hosts: tuple[str, ...], world: int, per_host: int | None) -> Mapping[str, tuple[int, ...]]:
@@ -174,24 +192,24 @@ def _spread(hosts: tuple[str, ...], world: int, per_host: int | None) -> Mapping
     return placed
 
 
-def _plain(top: Settings, links: Settings, ranks: int | None) -> tuple[Shape, Mapping[str, tuple[int, ...]]]:
+def _plain(top: Settings, links: Settings, ranks: int | None) -> tuple[Expanded, Mapping[str, tuple[int, ...]]]:
     """The hosts, switches and links as listed; ranks are spread evenly unless every host lists its own."""
     asked = top["hosts"]
     if isinstance(asked.value, tuple):
-        hosts = {_name(node): node for node in asked.items()}
+        hosts = {node.name(): node for node in asked.items()}
         listed = {}
     else:
-        hosts = {_name(node, name): node for name, node in asked.mapping().items()}
+        hosts = {node.name(name): node for name, node in asked.mapping().items()}
         listed = {name: node.mapping(("ranks",))["ranks"] for name, node in hosts.items() if node.mapping(("ranks",))}
     if not hosts:
         raise asked.error("expected at least one host")
-    switches = tuple(_name(node) for node in top["switches"].items()) if "switches" in top else ()
+    switches = tuple(node.name() for node in top["switches"].items()) if "switches" in top else ()
     nodes = [*hosts, *switches]
     if len(set(nodes)) < len(nodes) or len(hosts) < len(asked.value):
         raise asked.error("two hosts or switches have the same name")
-    shape = Shape(tuple(hosts), switches, {_name(node, name): _ends(node, nodes) for name, node in links.items()})
+    shape = Shape(tuple(hosts), switches, {node.name(name): _ends(node, nodes) for name, node in links.items()})
     if not listed:
-        return shape, _spread(shape.hosts, len(hosts) if ranks is None else ranks, None)
+        return Expanded(shape), _spread(shape.hosts, len(hosts) if ranks is None else ranks, None)
     placed = {
         name: tuple(rank.integer(0, 2**20) for rank in listed[name].items()) if name in listed else () for name in hosts
     }
@@ -199,14 +217,7 @@ def _plain(top: Settings, links: Settings, ranks: int | None) -> tuple[Shape, Ma
     if held != list(range(len(held) if ranks is None else ranks)):
         expected = "each rank from 0 on once" if ranks is None else f"each of the {ranks} ranks of the job once"
         raise asked.error(f"the hosts' ranks are {held}: expected {expected}")
-    return shape, placed
-
-
-def _name(node: Node, name: str | None = None) -> str:
-    text = node.scalar() if name is None else name
-    if not _NAME.fullmatch(text):
-        raise node.error(f"'{text}' is not a name: expected letters, digits, '-' and '_', a letter first")
-    return text
+    return Expanded(shape), placed
 
 
 def _ends(node: Node, nodes: list[str]) -> tuple[str, str]:

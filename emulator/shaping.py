@@ -106,7 +106,7 @@ def choose_fidelity(network: Network) -> Fidelity:
     return "packet" if each or network.tcp.congestion == "dctcp" else "burst"
 
 
-def direction_seed(seed: int, link: str, way: Literal["up", "down"]) -> int:
-    """64 bits for one direction of the link called `link`, the same on every machine."""
-    digest = hashlib.sha256(f"{seed}/{link}/{way}".encode()).digest()
+def derived_seed(seed: int, *what: str) -> int:
+    """64 bits for what has these names, as in a link's and "up" or "down", the same on every machine."""
+    digest = hashlib.sha256("/".join((str(seed), *what)).encode()).digest()
     return int.from_bytes(digest[:8], "big")

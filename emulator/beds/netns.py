@@ -15,18 +15,20 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from emulator import qdisc, wire
+from emulator.beds import routing
 from emulator.beds.bed import LinkCounters
 from emulator.errors import BedError, NetworkError
 from emulator.ledger import Ledger
 from emulator.links import ETHERNET_HEADER, Direction, Link
-from emulator.namespace import FOLDER, Namespace, enter, inside, set_attribute
+from emulator.namespace import FOLDER, Namespace, enter, inside, set_attribute, sysctl
 from emulator.network import Network
 from emulator.qdisc.fq import Fq
 from emulator.qdisc.tbf import Tbf
+from emulator.routes import longest, routes
 from emulator.shaping import (
     Fidelity,
     choose_fidelity,
-    direction_seed,
+    derived_seed,
     nic,
     stages,
 )
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from pyroute2 import IPRoute
 
 _FIRST_ADDRESS = IPv4Address("10.0.0.1")
-_PREFIX_LENGTH = 8
+_MOST_HOPS = 255  # what an IP packet's time to live can be
 _BUFFER_FLOOR = {"tcp_wmem": 4 << 20, "tcp_rmem": 6 << 20}  # what Linux lets TCP grow to (net/ipv4/tcp.c, tcp_init)
 RECEIVE_GAP_NS = 8_000
 """A host's card hands packets of one flow over together (GRO) while they follow each other within this, so that TCP
@@ -62,6 +64,8 @@ class NetnsBed:
         self.fidelity: Fidelity = fidelity or choose_fidelity(network)
         self._addresses = {host.name: str(_FIRST_ADDRESS + number) for number, host in enumerate(network.hosts)}
         self._names = {node: f"tb-{ledger.run_id}-{node}" for node in (*self._addresses, *_switches(network), _WIRES)}
+        self._ports = _port_names(network)
+        self._in_flight = _most_in_flight(network)
         self._carriers: list[tuple[str, str, str, tuple[int, ...]]] = []
         _check_shape(network)
         with ExitStack() as guards:
@@ -110,26 +114,49 @@ class NetnsBed:
             self._build_switch(switch)
         for number, link in enumerate(self.network.links):
             self._build_link(number, link)
-        macs = {host: self._build_host(host) for host in self._addresses}
+        for host in self._addresses:
+            self._build_host(host)
         for node in (*self._addresses, *_switches(self.network), _WIRES):
             self._wait_until_up(node)
+        for link in self.network.links:
+            self._introduce(link)
         for host in self._addresses:
             with self._inside(host) as ipr:
-                port = wire.device(ipr, "eth0")
-                for other in macs.keys() - {host}:
-                    # Address resolution is not what is measured, and a lossy link would lose it.
-                    ipr.neigh("add", dst=self._addresses[other], lladdr=macs[other], ifindex=port, state="permanent")
+                routing.add_route(ipr, "default", ["eth0"])
+        self._build_routes()
 
     def _build_switch(self, switch: str) -> None:
         with self._inside(switch) as ipr:
             _quiet()
-            ipr.link("add", ifname="br0", kind="bridge", br_mcast_snooping=0)
-            ipr.link("set", index=wire.device(ipr, "br0"), state="up")
+            routing.forward(ipr)
+
+    def _introduce(self, link: Link) -> None:
+        """Each end of the link knows the hardware address of the other."""
+        nodes = (link.a, link.b)
+        macs = []
+        for node in nodes:
+            with self._inside(node) as ipr:
+                macs.append(routing.hardware_address(ipr, self._ports[link.name, node]))
+        for node, peer in zip(nodes, reversed(macs), strict=True):
+            with self._inside(node) as ipr:
+                routing.add_peer(ipr, self._ports[link.name, node], peer)
+
+    def _build_routes(self) -> None:
+        """What each switch knows: the ports that lead to each host."""
+        towards = routes(self.network.shape)
+        for switch in _switches(self.network):
+            with self._inside(switch) as ipr:
+                if any(len(hops.get(switch, ())) > 1 for hops in towards.values()):
+                    routing.seed_paths(derived_seed(self.network.seed, switch))
+                for host, hops in towards.items():
+                    ports = [self._ports[name, switch] for name in hops.get(switch, ())]
+                    if ports:
+                        routing.add_route(ipr, f"{self._addresses[host]}/32", ports)
 
     def _build_link(self, number: int, link: Link) -> None:
         """Both cables to the wire box, and the two directions inside it."""
         ports = f"w{number}a", f"w{number}b"
-        ends = [_port_name(self.network, link, node) for node in (link.a, link.b)]
+        ends = [self._ports[link.name, node] for node in (link.a, link.b)]
         with self._inside(_WIRES) as ipr:
             if number == 0:
                 _quiet()
@@ -142,7 +169,7 @@ class NetnsBed:
             a, b = ports
             ways = (("up", link.a_to_b, a, b, link.a, link.b), ("down", link.b_to_a, b, a, link.b, link.a))
             for way, direction, into, out_of, source, target in ways:
-                seed = direction_seed(self.network.seed, link.name, "up" if way == "up" else "down")
+                seed = derived_seed(self.network.seed, link.name, way)
                 qdiscs = stages(direction, link.mtu, self.fidelity, seed)
                 carriers = wire.add_direction(ipr, f"w{number}{way}", into, out_of, qdiscs, link.mtu)
                 self._carriers.append((link.name, source, target, carriers))
@@ -157,8 +184,6 @@ class NetnsBed:
         with self._inside(node) as ipr:
             port = wire.device(ipr, end)
             ipr.link("set", index=port, mtu=mtu)
-            if node not in self._addresses:
-                ipr.link("set", index=port, master=wire.device(ipr, "br0"))
             if self.fidelity == "packet":
                 wire.set_offloads([end], send=False, receive=node in self._addresses)
             if card is not None:
@@ -167,19 +192,19 @@ class NetnsBed:
                 qdisc.install(ipr, port, queue, qdisc.SECOND, qdisc.FIRST + 1)  # of the shaper's only class
             ipr.link("set", index=port, state="up")
 
-    def _build_host(self, host: str) -> str:
-        """The host's address and TCP; returns its hardware address."""
+    def _build_host(self, host: str) -> None:
+        """The host's address and TCP."""
         with self._inside(host) as ipr:
             _quiet()
             port = wire.device(ipr, "eth0")
             ipr.link("set", index=wire.device(ipr, "lo"), state="up")
-            ipr.addr("add", index=port, address=self._addresses[host], prefixlen=_PREFIX_LENGTH)
+            ipr.addr("add", index=port, address=self._addresses[host], prefixlen=32)
+            sysctl("ipv4/ip_default_ttl", str(_MOST_HOPS))
             for key, floor in _BUFFER_FLOOR.items():
-                _sysctl(f"ipv4/{key}", _with_maximum(key, self._buffer(floor)))
-            _sysctl("ipv4/tcp_congestion_control", self.network.tcp.congestion, may_refuse=True)
+                sysctl(f"ipv4/{key}", _with_maximum(key, self._buffer(floor)))
+            sysctl("ipv4/tcp_congestion_control", self.network.tcp.congestion, may_refuse=True)
             if self.fidelity == "packet":
                 set_attribute(self._names[host], "eth0", "gro_flush_timeout", str(RECEIVE_GAP_NS))
-            return str(ipr.get_links(port)[0].get_attr("IFLA_ADDRESS"))
 
     def _wait_until_up(self, node: str) -> None:
         """The kernel notices a device's carrier in its own time (net/core/link_watch.c) and drops packets until then."""
@@ -194,44 +219,42 @@ class NetnsBed:
         """Bytes a socket may hold: as asked, or what Linux allows, or twice what the longest path holds."""
         if self.network.tcp.buffer is not None:
             return int(self.network.tcp.buffer)
-        return max(floor, 2 * _most_in_flight(self.network))
+        return max(floor, 2 * self._in_flight)
 
 
 def _switches(network: Network) -> tuple[str, ...]:
     return tuple(switch.name for switch in network.switches)
 
 
-def _port_name(network: Network, link: Link, node: str) -> str:
-    """A host has one port, eth0; a switch one a link."""
-    if any(host.name == node for host in network.hosts):
-        return "eth0"
-    return f"p{network.links.index(link)}"
+def _port_names(network: Network) -> dict[tuple[str, str], str]:
+    """By link and node: a host has one port, eth0; a switch one a link."""
+    hosts = {host.name for host in network.hosts}
+    return {
+        (link.name, node): "eth0" if node in hosts else f"p{number}"
+        for number, link in enumerate(network.links)
+        for node in (link.a, link.b)
+    }
 
 
 def _check_shape(network: Network) -> None:
-    """A bed of bridges needs one path between any two hosts, one port a host, and one MTU."""
+    """A bed needs one port a host, and one MTU."""
     if len({link.mtu for link in network.links}) > 1:
         raise NetworkError("the links have different MTUs, and a switch drops what is too large", key="mtu")
     for host in network.hosts:
         ports = [link.name for link in network.links if host.name in (link.a, link.b)]
         if len(ports) != 1:
             raise NetworkError(f"host {host.name} has {len(ports)} links, expected one", key="links")
-    if len(network.links) != len(network.hosts) + len(network.switches) - 1:
-        raise NetworkError("there is more than one path between some switches, expected a tree", key="links")
 
 
 def _most_in_flight(network: Network) -> int:
     """Bytes that can be under way between two hosts at most: the fastest rate x the longest round trip, and a queue."""
-    hosts = {host.name for host in network.hosts}
-    edges = [link for link in network.links if {link.a, link.b} & hosts]
-    core = [link for link in network.links if link not in edges]
-    slowest = sorted(edges, key=_round_trip, reverse=True)[:2]
+    round_trips = {link.name: _round_trip(link) for link in network.links}
     ways = [way for link in network.links for way in (link.a_to_b, link.b_to_a)]
     fastest = max((way.rate for way in ways if way.rate is not None), default=0)
     queue = max(
         (_queue_bytes(way, link.mtu) for link in network.links for way in (link.a_to_b, link.b_to_a)), default=0
     )
-    return fastest * sum(map(_round_trip, slowest + core)) // (8 * 10**9) + queue
+    return fastest * longest(network.shape, round_trips.__getitem__) // (8 * 10**9) + queue
 
 
 def _round_trip(link: Link) -> int:
@@ -259,24 +282,9 @@ def _devices(ipr: IPRoute) -> Iterator[tuple[int, str]]:
 def _quiet() -> None:
     """No IPv6 in this namespace: its neighbour discovery would put packets on the wires that no rank sent."""
     for scope in ("all", "default"):
-        _sysctl(f"ipv6/conf/{scope}/disable_ipv6", "1")
+        sysctl(f"ipv6/conf/{scope}/disable_ipv6", "1")
 
 
 def _with_maximum(key: str, maximum: int) -> str:
     low, middle, _ = Path(f"/proc/sys/net/ipv4/{key}").read_text().split()
     return f"{low} {min(int(middle), maximum)} {maximum}"
-
-
-def _sysctl(key: str, value: str, *, may_refuse: bool = False) -> None:
-    """Set a setting of this thread's network namespace.
-
-    `may_refuse`: a namespace may not be free to choose among its kernel's congestion controls; each socket then asks.
-    """
-    setting = Path("/proc/sys/net") / key
-    if not setting.exists():
-        return
-    try:
-        setting.write_text(value)
-    except OSError:
-        if not may_refuse:
-            raise

@@ -97,7 +97,7 @@ def test_closing_twice_is_harmless(run_id: str) -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_shape_that_bridges_cannot_be_is_refused_before_anything_is_made(
+def test_a_shape_that_a_bed_cannot_have_is_refused_before_anything_is_made(
     run_id: str, network: Mapping[str, object], why: str
 ) -> None:
     with Ledger(run_id) as own, pytest.raises(NetworkError, match=why):

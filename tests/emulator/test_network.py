@@ -9,7 +9,8 @@ import yaml
 from emulator.impairments import Event, FourState, GilbertElliott
 from emulator.links import Queue
 from emulator.network import Network, Tcp, from_dict, load, profiles, to_dict
-from emulator.topology import Shape, star, unreachable
+from emulator.shape import Shape, unreachable
+from emulator.topologies.star import star
 from emulator.units import Duration, Probability, Rate, Size
 
 STAR = """

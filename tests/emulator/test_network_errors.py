@@ -60,8 +60,40 @@ WRONG = {
     "value where a mapping belongs": ("link: fast\n", "line 1, link: expected a mapping of keys to values"),
     "mapping where a value belongs": ("link: {rate: {max: 1}}\n", "link.rate: expected one value"),
     "unknown profile": ("profile: ethernet-11g\n", "line 1, profile: no profile 'ethernet-11g': expected one of"),
-    "unknown topology": ("topology: {ring: {}}\nlink: {rate: 1 gbit}\n", "line 1, topology.ring: unknown key 'ring'"),
-    "no topology": ("topology: {}\nlink: {rate: 1 gbit}\n", "line 1, topology: expected a topology: star"),
+    "unknown topology": ("topology: {rung: {}}\n", "line 1, topology.rung: unknown key 'rung': did you mean 'ring'?"),
+    "no topology": (
+        "topology: {}\nlink: {rate: 1 gbit}\n",
+        "line 1, topology: expected one topology of: star, dumbbell",
+    ),
+    "a topology's key missing": (
+        "profile: ethernet-1g\ntopology: {fat-tree: {}}\n",
+        "line 2, topology.fat-tree: expected 'k', a whole number from 2",
+    ),
+    "odd fat-tree": (
+        "profile: ethernet-1g\ntopology: {fat-tree: {k: 5}}\n",
+        "topology.fat-tree.k: 5 is no number of ports",
+    ),
+    "oversubscription of no rate": (
+        "link: {rate: unlimited}\ntopology: {leaf-spine: {leaves: 2, spines: 1, oversubscription: 2}}\n",
+        "line 2, topology.leaf-spine.oversubscription: uplinks are so many times slower than link.rate",
+    ),
+    "torus of one dimension": (
+        "profile: ethernet-1g\ntopology: {torus: {sizes: [4]}}\n",
+        "topology.torus.sizes: expected two or three sizes",
+    ),
+    "RTT missing": (
+        "profile: ethernet-1g\ntopology: {wan: {rtt: {a: {b: 1 ms}, c: {b: 2 ms}}}}\n",
+        "line 2, topology.wan.rtt: no time between a and c",
+    ),
+    "RTT without a unit": (
+        "profile: ethernet-1g\ntopology:\n  wan:\n    rtt: {a: {b: 7}}\n",
+        "line 4, topology.wan.rtt.a.b: '7' is not a duration",
+    ),
+    "unknown site": (
+        "profile: ethernet-1g\ntopology: {wan: {rtt: aws, sites: [mars-1, us-east-1]}}\n",
+        "line 2, topology.wan.sites[0]: 'mars-1' is none of us-east-1",
+    ),
+    "no such matrix": ("profile: ethernet-1g\ntopology: {wan: {rtt: gone.csv}}\n", "topology.wan.rtt: can't read"),
     "no hosts": (
         "topology: {star: {hosts: 0}}\nlink: {rate: 1 gbit}\n",
         "topology.star.hosts: '0' is not a whole number",

@@ -10,7 +10,7 @@ from emulator.network import load
 from emulator.qdisc import Qdisc
 from emulator.qdisc.netem import Netem
 from emulator.qdisc.tbf import Tbf
-from emulator.shaping import IN_ORDER, NO_LIMIT, choose_fidelity, direction_seed, nic, stages
+from emulator.shaping import IN_ORDER, NO_LIMIT, choose_fidelity, derived_seed, nic, stages
 from emulator.units import Duration, Probability, Rate, Size
 
 PLAIN = load("ethernet-10g").links[0].a_to_b  # 10 gbit, 2 us
@@ -119,10 +119,10 @@ def test_fidelity(overrides: dict[str, str], fidelity: str) -> None:
 
 
 def test_each_direction_has_its_own_seed_the_same_everywhere() -> None:
-    seeds = {direction_seed(seed, link, way) for seed in (1, 2) for link in ("a", "b") for way in ("up", "down")}
+    seeds = {derived_seed(seed, link, way) for seed in (1, 2) for link in ("a", "b") for way in ("up", "down")}
     assert len(seeds) == 8
     # sha256("1/host0/up"), the first eight bytes, by sha256sum.
-    assert direction_seed(1, "host0", "up") == 0x9D42D1F108E0448C
+    assert derived_seed(1, "host0", "up") == 0x9D42D1F108E0448C
 
 
 def _rate(netem: Qdisc) -> Rate:

@@ -1,4 +1,4 @@
-"""Topologies by name, expanded into hosts, switches and links; and what must hold for any of them."""
+"""The names of a network: hosts, switches and links; and what must hold for any of them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,6 @@ class Shape:
     hosts: tuple[str, ...]
     switches: tuple[str, ...]
     links: Mapping[str, Ends]
-
-
-def star(hosts: int) -> Shape:
-    """`hosts` hosts round one switch. Each link is called as its host, which is its first end."""
-    names = tuple(f"host{index}" for index in range(hosts))
-    return Shape(names, ("switch",), {name: (name, "switch") for name in names})
 
 
 def unreachable(shape: Shape) -> Ends | None:

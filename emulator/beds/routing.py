@@ -1,0 +1,61 @@
+"""A node's routes. All that is at the other end of a cable has one and the same address, so that a route names a port and
+no more, and that address is known beforehand: resolving addresses is not what is measured, and a lossy link would lose it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from emulator import wire
+from emulator.errors import MachineError
+from emulator.namespace import sysctl
+
+if TYPE_CHECKING:
+    from pyroute2 import IPRoute
+
+_PEER = "169.254.0.1"  # link-local (RFC 3927)
+_ONLINK = 4  # RTNH_F_ONLINK, linux/rtnetlink.h: the gateway is there, whatever the addresses say
+_HASH_SEED = Path("/proc/sys/net/ipv4/fib_multipath_hash_seed")
+
+
+def forward(ipr: IPRoute) -> None:
+    """Make a router of this thread's namespace."""
+    ipr.link("set", index=wire.device(ipr, "lo"), state="up")  # a kernel without any address takes no gateway
+    for scope in ("all", "default"):
+        sysctl(f"ipv4/conf/{scope}/rp_filter", "0")
+    sysctl("ipv4/ip_forward", "1")
+
+
+def seed_paths(seed: int) -> None:
+    """Which of equal paths packets take in this thread's namespace depends on `seed` and their two addresses only.
+
+    That is Linux's own choice of what to hash (fib_multipath_hash_policy 0). With ports in it (1), a run could not be
+    repeated: the kernel draws the ports of connections, and takes the hash that TCP drew for the packet.
+
+    Raises:
+        MachineError: the kernel can't seed that (Linux can from 6.11 on).
+    """
+    if not _HASH_SEED.exists():
+        raise MachineError("this kernel can't seed ECMP, which Linux 6.11 brought", mend="run with --on virtual")
+    sysctl("ipv4/fib_multipath_hash_policy", "0")
+    sysctl("ipv4/fib_multipath_hash_seed", str(seed % (2**32 - 1) + 1))  # 0 would be none
+
+
+def hardware_address(ipr: IPRoute, port: str) -> str:
+    return str(ipr.get_links(wire.device(ipr, port))[0].get_attr("IFLA_ADDRESS"))
+
+
+def add_peer(ipr: IPRoute, port: str, address: str) -> None:
+    """What is at the other end of this port's cable has this hardware address."""
+    ipr.neigh("add", dst=_PEER, lladdr=address, ifindex=wire.device(ipr, port), state="permanent")
+
+
+def add_route(ipr: IPRoute, to: str, ports: Sequence[str]) -> None:
+    """Send what is for `to` (a prefix, or "default") out of one of `ports`, always the same for two hosts (ECMP)."""
+    hops = [{"gateway": _PEER, "oif": wire.device(ipr, port), "flags": _ONLINK} for port in ports]
+    if len(hops) == 1:
+        ipr.route("add", dst=to, **hops[0])
+    else:
+        ipr.route("add", dst=to, multipath=hops)

@@ -1,0 +1,59 @@
+"""Which way a packet goes: the shortest paths, counted in links, of which a switch takes all that are equally short."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+from emulator.shape import Shape
+
+Hops = Mapping[str, tuple[str, ...]]
+
+
+def routes(shape: Shape) -> Mapping[str, Hops]:
+    """For each host, and each switch that reaches it: the links out of that switch that begin a shortest path to the host.
+
+    The links are in the order of `shape.links`. A switch comes after those that its paths lead through. Hosts don't
+    forward. Cost: hosts x links.
+    """
+    ports: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for link, (a, b) in shape.links.items():
+        ports[a].append((link, b))
+        ports[b].append((link, a))
+    switches = frozenset(shape.switches)
+    return {host: _towards(host, ports, switches) for host in shape.hosts}
+
+
+def _towards(host: str, ports: Mapping[str, list[tuple[str, str]]], switches: frozenset[str]) -> Hops:
+    """A breadth-first search from the host."""
+    distance = {host: 0}
+    reached = [host]
+    for node in reached:
+        for _, neighbour in ports[node]:
+            if neighbour in switches and neighbour not in distance:
+                distance[neighbour] = distance[node] + 1
+                reached.append(neighbour)
+    return {
+        node: tuple(link for link, neighbour in ports[node] if distance.get(neighbour) == distance[node] - 1)
+        for node in reached[1:]
+    }
+
+
+def longest(shape: Shape, length: Callable[[str], int]) -> int:
+    """The length of the longest route between two hosts; `length` of a link, by its name, in any unit."""
+    hosts = frozenset(shape.hosts)
+    homes = {node: link for link, ends in shape.links.items() for node in ends if node in hosts}
+    most = 0
+    for host, hops in routes(shape).items():
+        so_far = {host: 0}
+        for switch, links in hops.items():
+            so_far[switch] = max(length(link) + so_far[_across(shape, link, switch)] for link in links)
+        for other, home in homes.items():
+            if other != host:
+                most = max(most, length(home) + so_far[_across(shape, home, other)])
+    return most
+
+
+def _across(shape: Shape, link: str, node: str) -> str:
+    a, b = shape.links[link]
+    return b if node == a else a

@@ -1,0 +1,1 @@
+"""Networks by shape: one file a topology, each expanding to plain hosts, switches and links."""
