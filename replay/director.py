@@ -24,6 +24,7 @@ class Director:
         self._bed = bed
         self._changes = timeline(bed.network.links, bed.network.events)
         self._next = next(self._changes, None)
+        self._start_ns = 0
         self._timer = Timer()
         self.fd = self._timer.fd
         self._apply_until(0)
