@@ -118,7 +118,7 @@ def _direction(settings: Settings) -> Direction:
     reorder = _event(settings.get("reorder"))
     if reorder and not delay:
         raise settings["reorder"].error("a packet is reordered by skipping the delay, and there is none")
-    rate, queue = _rate(settings["rate"]), _queue(settings.get("queue"))
+    rate, queue = read_rate(settings["rate"]), _queue(settings.get("queue"))
     if queue and rate is None:
         raise settings["queue"].error(f"a queue fills behind a rate, and the rate is '{UNLIMITED}'")
     correlation = settings.get("jitter_correlation")
@@ -128,7 +128,7 @@ def _direction(settings: Settings) -> Direction:
         jitter=jitter,
         jitter_correlation=correlation.parse(Probability.parse) if correlation else Probability(0),
         distribution=settings["distribution"].choice(DISTRIBUTIONS) if "distribution" in settings else "uniform",
-        loss=_loss(settings.get("loss")),
+        loss=read_loss(settings.get("loss")),
         reorder=reorder,
         duplicate=_event(settings.get("duplicate")),
         corrupt=_event(settings.get("corrupt")),
@@ -137,7 +137,8 @@ def _direction(settings: Settings) -> Direction:
     )
 
 
-def _rate(node: Node) -> Rate | None:
+def read_rate(node: Node) -> Rate | None:
+    """Whole bytes a second; None is unlimited. Raises NetworkError."""
     if node.value == UNLIMITED:
         return None
     rate = node.parse(Rate.parse)
@@ -160,7 +161,7 @@ def _event(node: Node | None) -> Event | None:
     return event if event.probability else None
 
 
-def _loss(node: Node | None) -> Loss | None:
+def read_loss(node: Node | None) -> Loss | None:
     """An event, or a mapping with the name of a Markov model and its probabilities."""
     if node is not None and isinstance(node.value, Mapping):
         for name, model in MODELS.items():
@@ -193,10 +194,11 @@ def link_to_plain(link: Link) -> dict[str, object]:
 
 
 def _direction_to_plain(direction: Direction) -> dict[str, object]:
-    return {name: _to_plain(name, getattr(direction, name)) for name in DIRECTION_KEYS}
+    return {name: property_to_plain(name, getattr(direction, name)) for name in DIRECTION_KEYS}
 
 
-def _to_plain(name: str, value: object) -> object:
+def property_to_plain(name: str, value: object) -> object:
+    """One property of a direction as a file says it."""
     if value is None:
         return UNLIMITED if name in ("rate", "queue") else NONE
     if isinstance(value, Event) and not value.correlation:

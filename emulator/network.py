@@ -12,6 +12,7 @@ to an equal value.
       host2: {rate: 1 gbit, up: {loss: 0.1%}}   # one link; `up` is from its first end (here the host), `down` to it
     tcp: {congestion: cubic, buffer: 16 MiB}
     seed: 1
+    events: [{degrade: {link: host2, at: 1 s, for: 500 ms, rate: 100 mbit}}]   # emulator.event_kinds has them all
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from pathlib import Path
 from typing import Literal
 
 from emulator.errors import NetworkError
+from emulator.event_kinds import events_to_plain, read_events
+from emulator.events import Course
 from emulator.links import LINK_KEYS, Link, Settings, link_to_plain, read_link
 from emulator.marked import Node, from_plain, read_yaml
 from emulator.shape import Shape, unreachable
@@ -69,6 +72,7 @@ class Network:
     links: tuple[Link, ...]
     tcp: Tcp
     seed: int
+    events: tuple[Course, ...]
 
     @property
     def shape(self) -> Shape:
@@ -80,7 +84,7 @@ class Network:
         )
 
 
-_TOP = ("name", "source", "profile", "topology", "hosts", "switches", "link", "links", "tcp", "seed")
+_TOP = ("name", "source", "profile", "topology", "hosts", "switches", "link", "links", "tcp", "seed", "events")
 _PROFILE = ("source", "link", "tcp")
 
 
@@ -141,17 +145,20 @@ def _resolve(tree: Node, name: str, known: Mapping[str, Node], ranks: int | None
     keys = (*LINK_KEYS, "ends") if listed else LINK_KEYS
     made = {link: from_plain(settings, tree.file).mapping() for link, settings in expanded.settings.items()}
     own = {link: node.mapping(keys) for link, node in links.items()}
+    resolved = tuple(
+        read_link(link, ends, [*shared, made.get(link, {}), own.get(link, {})], links.get(link, tree))
+        for link, ends in shape.links.items()
+    )
+    seed = top["seed"].integer(0, 2**64 - 1) if "seed" in top else 1
     return Network(
         name=top["name"].scalar() if "name" in top else name,
         source=top["source"].scalar() if "source" in top else source,
         hosts=tuple(Host(host, placed[host]) for host in shape.hosts),
         switches=tuple(Switch(switch) for switch in shape.switches),
-        links=tuple(
-            read_link(link, ends, [*shared, made.get(link, {}), own.get(link, {})], links.get(link, tree))
-            for link, ends in shape.links.items()
-        ),
+        links=resolved,
         tcp=_tcp([layer["tcp"].mapping(("congestion", "buffer")) for layer in layers if "tcp" in layer]),
-        seed=top["seed"].integer(0, 2**64 - 1) if "seed" in top else 1,
+        seed=seed,
+        events=read_events(top["events"], resolved, seed) if "events" in top else (),
     )
 
 
@@ -254,6 +261,7 @@ def to_dict(network: Network) -> dict[str, object]:
             "buffer": AUTO if network.tcp.buffer is None else str(network.tcp.buffer),
         },
         "seed": network.seed,
+        "events": events_to_plain(network.events),
     }
 
 

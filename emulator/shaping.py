@@ -10,9 +10,11 @@ more takes two, on two devices.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from emulator.events import WAYS, direction_of, possible
 from emulator.links import ETHERNET_HEADER as ETHERNET_HEADER
 from emulator.links import Direction
 from emulator.network import Network
@@ -30,8 +32,36 @@ IN_ORDER = Rate(
 )  # a packet takes less than 1 ns, which netem cuts to 0, and a rate is what keeps netem in order
 
 
-def stages(direction: Direction, mtu: int, fidelity: Fidelity, seed: int) -> tuple[Qdisc, ...]:
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a direction has at some time of a run. Its stages are chosen for that, so that an event finds qdiscs of the
+    kinds and number that it needs, and changes them in place."""
+
+    faults: bool
+    delay: bool
+    rate_changes: bool
+    delay_changes: bool
+
+
+def needs_of(directions: Sequence[Direction]) -> Needs:
+    """The needs of one direction that is each of these at some time (`emulator.events.possible`)."""
+    return Needs(
+        faults=any(map(_has_faults, directions)),
+        delay=any(way.delay for way in directions),
+        rate_changes=len({way.rate for way in directions}) > 1,
+        delay_changes=len({way.delay for way in directions}) > 1,
+    )
+
+
+def _has_faults(way: Direction) -> bool:
+    return any((way.jitter, way.loss, way.reorder, way.duplicate, way.corrupt))
+
+
+def stages(
+    direction: Direction, mtu: int, fidelity: Fidelity, seed: int, needs: Needs | None = None
+) -> tuple[Qdisc, ...]:
     """The qdiscs that a packet meets, first to last, each on a device of its own; none where there is nothing to do.
+    `needs`: those of the direction over time, where it changes.
 
     `packet` needs packets of at most `mtu` bytes (offloads off): each is queued, sent with `overhead` bytes and lost
     by itself. `burst` lets GSO super-packets pass, to which netem would add the overhead once only, so the rate is
@@ -43,8 +73,13 @@ def stages(direction: Direction, mtu: int, fidelity: Fidelity, seed: int) -> tup
     tbf whose bucket is one full packet, in front of a netem with the same rate: the tbf holds back what waits, the
     netem gives each packet its time on the wire; two full packets always fit. In that netem a duplicate takes its
     time as well, and a reordered packet takes none.
+
+    netem fixes when a packet leaves as the packet comes, so what waits in one keeps the rate it found. A direction whose
+    rate changes therefore waits in a tbf too, unlimited where it has no queue: all but the packets being sent, two at
+    most, leave at the new rate. (A queue in packets stays a netem's: what waits in it leaves at the rate before.)
+    Where the delay changes, the netem has a rate of next to no time, which keeps packets in order.
     """
-    faults = (direction.jitter, direction.loss, direction.reorder, direction.duplicate, direction.corrupt)
+    needs = needs or needs_of([direction])
     way = Netem(
         limit=NO_LIMIT,
         delay=direction.delay,
@@ -55,23 +90,25 @@ def stages(direction: Direction, mtu: int, fidelity: Fidelity, seed: int) -> tup
         reorder=direction.reorder,
         duplicate=direction.duplicate,
         corrupt=direction.corrupt,
-        rate=IN_ORDER if direction.jitter else None,
-        seed=seed if any(faults) else None,
+        rate=IN_ORDER if direction.jitter or needs.delay_changes else None,
+        seed=seed if needs.faults else None,
     )
     if direction.rate is None:
-        return (way,) if direction.delay or any(faults) else ()
+        return (way,) if needs.delay or needs.faults else ()
     frame = mtu + ETHERNET_HEADER
     overhead = direction.overhead if fidelity == "packet" else 0
     rate = direction.rate if fidelity == "packet" else _without_overhead(direction.rate, frame, direction.overhead)
     queue = direction.queue
-    if queue is not None and queue.unit == "bytes":
-        waiting = Size(max(frame, queue.limit - frame))  # the packet being sent is in the netem
+    in_tbf = needs.rate_changes if queue is None else queue.unit == "bytes"
+    if in_tbf:
+        # The packet being sent is in the netem.
+        waiting = Size(max(frame, queue.limit - frame) if queue else U32_MAX)
         bucket = Tbf(rate=rate, burst=Size(frame + overhead), limit=waiting, overhead=overhead)
         return bucket, replace(way, rate=rate, packet_overhead=overhead)
-    if queue is None and not any(faults):
+    if queue is None and not needs.faults:
         return (replace(way, rate=rate, packet_overhead=overhead),)
     wire = Netem(limit=NO_LIMIT if queue is None else queue.limit, rate=rate, packet_overhead=overhead)
-    return (wire, way) if direction.delay or any(faults) else (wire,)
+    return (wire, way) if needs.delay or needs.faults else (wire,)
 
 
 def nic(direction: Direction, mtu: int) -> tuple[Tbf, Fq] | None:
@@ -99,10 +136,13 @@ def _without_overhead(rate: Rate, frame: int, overhead: int) -> Rate:
 
 
 def choose_fidelity(network: Network) -> Fidelity:
-    """`packet` where it matters which packet is lost, dropped or overtaken, or where a queue is finite; `burst`
-    elsewhere."""
-    directions = [way for link in network.links for way in (link.a_to_b, link.b_to_a)]
-    each = any(way.queue or way.jitter or way.loss or way.reorder or way.duplicate or way.corrupt for way in directions)
+    """`packet` where it matters which packet is lost, dropped or overtaken, where a queue is finite, or where an event
+    changes a rate, which a super-packet under way would miss; `burst` elsewhere."""
+    each = False
+    for link in network.links:
+        for way in WAYS:
+            needs = needs_of(possible(link, way, network.events))
+            each = each or needs.faults or needs.rate_changes or direction_of(link, way).queue is not None
     return "packet" if each or network.tcp.congestion == "dctcp" else "burst"
 
 

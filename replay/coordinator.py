@@ -9,7 +9,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,7 @@ from typing import TypeVar
 from emulator.beds.bed import Bed, LinkCounters
 from emulator.errors import BedError, MachineError, NetworkError
 from replay import control
+from replay.director import Director
 from replay.plan import Plan
 from replay.transports.tcp import PeerLostError, TcpOptions
 from replay.transports.timer import Timer
@@ -53,7 +54,7 @@ def run(
     on_start: Callable[[int], None] = lambda pid: None,
     stall_s: float = STALL_S,
 ) -> Measurement:
-    """Run every rank of `plan` on its host of `bed`.
+    """Run every rank of `plan` on its host of `bed`, and let the network's events happen meanwhile.
 
     Args:
         plan: what each rank does; each of its ranks must be on a host of the bed's network.
@@ -73,7 +74,8 @@ def run(
         )
     addresses = {rank: (bed.address(hosts[rank]), _PORT + rank) for rank in plan.ranks}
     congestion = TcpOptions(congestion=bed.network.tcp.congestion)
-    crew = _Crew(on_progress, stall_s)
+    director = Director(bed)
+    crew = _Crew(on_progress, stall_s, director)
     try:
         for rank, own in plan.ranks.items():
             options = WorkerOptions(verify=verify, tcp=congestion, setup=partial(bed.enter, hosts[rank]))
@@ -84,12 +86,15 @@ def run(
         _wait_until(_on_grid(ahead=1))
         crew.tell(control.Connect())
         crew.gather(control.Ready)
-        crew.tell(control.Go(_on_grid(ahead=2)))
+        start = _on_grid(ahead=2)
+        director.start(start)
+        crew.tell(control.Go(start))
         results = crew.gather(control.Result)
         crew.tell(control.Bye())
         return Measurement(results, bed.counters())
     finally:
         crew.dismiss()
+        director.close()
 
 
 def _on_grid(ahead: int) -> int:
@@ -104,12 +109,13 @@ def _wait_until(at_ns: int) -> None:
 
 
 class _Crew:
-    """The ranks' processes, and what they say."""
+    """The ranks' processes, and what they say; whoever waits for them lets the network's events happen."""
 
-    def __init__(self, on_progress: Callable[[control.Progress], None], stall_s: float) -> None:
+    def __init__(self, on_progress: Callable[[control.Progress], None], stall_s: float, director: Director) -> None:
         self._workers: dict[int, Worker] = {}
         self._on_progress = on_progress
         self._stall_s = stall_s
+        self._director = director
 
     def add(self, worker: Worker) -> None:
         self._workers[worker.rank] = worker
@@ -139,7 +145,7 @@ class _Crew:
     def _listen(self, limit_s: float, without: Collection[int] = ()) -> list[tuple[int, control.FromWorker | None]]:
         """The next messages; None for a rank that is gone. Empty after `limit_s` of silence."""
         sources = {worker.control.fileno(): worker for rank, worker in self._workers.items() if rank not in without}
-        ready, _, _ = select.select(list(sources), [], [], limit_s)
+        ready = self._wait_for(list(sources), limit_s)
         said: list[tuple[int, control.FromWorker | None]] = []
         for source in sorted(ready, key=lambda number: sources[number].rank):
             worker = sources[source]
@@ -148,6 +154,17 @@ class _Crew:
             except (EOFError, ConnectionError):
                 said.append((worker.rank, None))
         return said
+
+    def _wait_for(self, sources: Sequence[int], limit_s: float) -> list[int]:
+        """Those that can be read; none after `limit_s`."""
+        deadline = time.monotonic() + limit_s
+        while True:
+            ready, _, _ = select.select([*sources, self._director.fd], [], [], max(0, deadline - time.monotonic()))
+            if self._director.fd not in ready:
+                return ready
+            self._director.act(monotonic())
+            if told := [source for source in ready if source != self._director.fd]:
+                return told
 
     def _why(self, failures: dict[int, control.Failed]) -> Exception:
         """The cause: a rank that ended without a word or failed by itself, rather than one that lost another."""

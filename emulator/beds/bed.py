@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from emulator.events import Change
 from emulator.network import Network
 from emulator.shaping import Fidelity
 
@@ -43,6 +44,14 @@ class Bed(Protocol):
 
     def counters(self) -> tuple[LinkCounters, ...]:
         """What each direction of each link has carried and dropped."""
+        ...
+
+    def apply(self, change: Change) -> None:
+        """Make a direction of a link what the change says, from now on. What is queued stays queued.
+
+        Raises:
+            BedError: the kernel refused it or reports another setting than was asked.
+        """
         ...
 
     def close(self) -> None:

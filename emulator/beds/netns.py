@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -18,6 +18,7 @@ from emulator import qdisc, wire
 from emulator.beds import routing
 from emulator.beds.bed import LinkCounters
 from emulator.errors import BedError, NetworkError
+from emulator.events import WAYS, Change, Course, Way, direction_of, possible
 from emulator.ledger import Ledger
 from emulator.links import ETHERNET_HEADER, Direction, Link
 from emulator.namespace import FOLDER, Namespace, enter, inside, set_attribute, sysctl
@@ -27,8 +28,10 @@ from emulator.qdisc.tbf import Tbf
 from emulator.routes import longest, routes
 from emulator.shaping import (
     Fidelity,
+    Needs,
     choose_fidelity,
     derived_seed,
+    needs_of,
     nic,
     stages,
 )
@@ -66,7 +69,10 @@ class NetnsBed:
         self._names = {node: f"tb-{ledger.run_id}-{node}" for node in (*self._addresses, *_switches(network), _WIRES)}
         self._ports = _port_names(network)
         self._in_flight = _most_in_flight(network)
-        self._carriers: list[tuple[str, str, str, tuple[int, ...]]] = []
+        self._carriers: dict[tuple[str, Way], tuple[int, ...]] = {}
+        self._needs: dict[tuple[str, Way], Needs] = {}
+        self._now: dict[tuple[str, Way], Direction] = {}
+        self._links = {link.name: (number, link) for number, link in enumerate(network.links)}
         _check_shape(network)
         with ExitStack() as guards:
             for name in self._names.values():
@@ -95,9 +101,26 @@ class NetnsBed:
     def counters(self) -> tuple[LinkCounters, ...]:
         with self._inside(_WIRES) as ipr:
             return tuple(
-                LinkCounters(link, source, target, *wire.count(ipr, carriers))
-                for link, source, target, carriers in self._carriers
+                LinkCounters(name, *_ends(self._links[name][1], way), *wire.count(ipr, carriers))
+                for (name, way), carriers in self._carriers.items()
             )
+
+    def apply(self, change: Change) -> None:
+        key, after = (change.link, change.way), change.direction
+        _, link = self._links[change.link]
+        before, self._now[key] = self._now[key], after
+        # A netem that is changed begins its draws anew, so each change has others.
+        seed = derived_seed(self.network.seed, *key, str(change.at))
+        asked, had = (stages(way, link.mtu, self.fidelity, seed, self._needs[key]) for way in (after, before))
+        with self._inside(_WIRES) as ipr:
+            for carrier, stage, old in zip(self._carriers[key], asked, had, strict=False):  # no stage: one carrier
+                if stage != old:  # changing a tbf fills its bucket
+                    qdisc.change(ipr, carrier, stage)
+        source, _ = _ends(link, change.way)
+        card = nic(after, link.mtu)
+        if card and card != nic(before, link.mtu) and source in self._addresses:
+            with self._inside(source) as ipr:
+                qdisc.change(ipr, wire.device(ipr, "eth0"), card[0])
 
     def close(self) -> None:
         self._guards.close()
@@ -166,13 +189,13 @@ class NetnsBed:
                     wire.add_pair(ipr, port, end, link.mtu, handle)
                 finally:
                     os.close(handle)
-            a, b = ports
-            ways = (("up", link.a_to_b, a, b, link.a, link.b), ("down", link.b_to_a, b, a, link.b, link.a))
-            for way, direction, into, out_of, source, target in ways:
-                seed = derived_seed(self.network.seed, link.name, way)
-                qdiscs = stages(direction, link.mtu, self.fidelity, seed)
-                carriers = wire.add_direction(ipr, f"w{number}{way}", into, out_of, qdiscs, link.mtu)
-                self._carriers.append((link.name, source, target, carriers))
+            for way, (into, out_of) in zip(WAYS, (ports, reversed(ports)), strict=True):
+                key, direction = (link.name, way), direction_of(link, way)
+                seed = derived_seed(self.network.seed, *key)
+                self._now[key] = direction
+                self._needs[key] = needs_of(possible(link, way, self.network.events))
+                qdiscs = stages(direction, link.mtu, self.fidelity, seed, self._needs[key])
+                self._carriers[key] = wire.add_direction(ipr, f"w{number}{way}", into, out_of, qdiscs, link.mtu)
             if self.fidelity == "packet":
                 names = (name for _, name in _devices(ipr) if name.startswith(f"w{number}"))
                 wire.set_offloads(names, send=False, receive=False)
@@ -222,6 +245,11 @@ class NetnsBed:
         return max(floor, 2 * self._in_flight)
 
 
+def _ends(link: Link, way: Way) -> tuple[str, str]:
+    """Where the direction comes from, and where it goes."""
+    return (link.a, link.b) if way == "up" else (link.b, link.a)
+
+
 def _switches(network: Network) -> tuple[str, ...]:
     return tuple(switch.name for switch in network.switches)
 
@@ -248,8 +276,8 @@ def _check_shape(network: Network) -> None:
 
 def _most_in_flight(network: Network) -> int:
     """Bytes that can be under way between two hosts at most: the fastest rate x the longest round trip, and a queue."""
-    round_trips = {link.name: _round_trip(link) for link in network.links}
-    ways = [way for link in network.links for way in (link.a_to_b, link.b_to_a)]
+    round_trips = {link.name: _round_trip(link, network.events) for link in network.links}
+    ways = [at for link in network.links for way in WAYS for at in possible(link, way, network.events)]
     fastest = max((way.rate for way in ways if way.rate is not None), default=0)
     queue = max(
         (_queue_bytes(way, link.mtu) for link in network.links for way in (link.a_to_b, link.b_to_a)), default=0
@@ -257,8 +285,9 @@ def _most_in_flight(network: Network) -> int:
     return fastest * longest(network.shape, round_trips.__getitem__) // (8 * 10**9) + queue
 
 
-def _round_trip(link: Link) -> int:
-    return link.a_to_b.delay + link.b_to_a.delay
+def _round_trip(link: Link, events: Sequence[Course]) -> int:
+    """The longest that events make of it."""
+    return sum(max(at.delay for at in possible(link, way, events)) for way in WAYS)
 
 
 def _queue_bytes(way: Direction, mtu: int) -> int:

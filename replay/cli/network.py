@@ -98,6 +98,9 @@ def _print(network: Network) -> None:
     click.echo(f"TCP {network.tcp.congestion}, buffers {buffer}; fidelity {choose_fidelity(network)}")
     held = [f"{host.name} ({', '.join(str(rank) for rank in host.ranks) or 'none'})" for host in network.hosts]
     click.echo(f"hosts (and their ranks): {_some(held)}")
+    if network.events:
+        courses = [f"{at.link} {at.way} from {at.steps[0].at} on ({len(at.steps)} steps)" for at in network.events]
+        click.echo(f"events: {_some(courses)}")
     _write(_directions(network))
 
 

@@ -14,7 +14,10 @@ WRONG = {
         "link:\n  rate: 1 gbit\n  dealy: 5 us\n",
         "line 3, link.dealy: unknown key 'dealy': did you mean 'delay'?",
     ),
-    "unknown top key": ("profile: ethernet-1g\nevents: []\n", "line 2, events: unknown key 'events': expected one of"),
+    "unknown top key": (
+        "profile: ethernet-1g\nhappenings: []\n",
+        "line 2, happenings: unknown key 'happenings': expected one of",
+    ),
     "key twice": ("link: {rate: 1 gbit}\nlink: {rate: 2 gbit}\n", "line 2, link: key 'link' is given twice"),
     "rate 0": ("link:\n  rate: 0 gbit\n", "line 2, link.rate: rate 0 bit: expected a whole number of bytes a second"),
     "rate of half a byte": ("link: {rate: 12 bit}\n", "line 1, link.rate: rate 12 bit: expected a whole number"),

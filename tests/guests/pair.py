@@ -35,14 +35,14 @@ class Task:
     """`work()` in a process of its own on a host of the bed."""
 
     def __init__(self, bed: NetnsBed, host: str, work: Callable[[], object]) -> None:
-        self._ours, theirs = _FORK.Pipe(duplex=False)
+        self.pipe, theirs = _FORK.Pipe(duplex=False)
         self._process = _FORK.Process(target=_on_host, args=(bed, host, work, theirs))
         self._process.start()
         theirs.close()
 
     def result(self) -> Any:
         """What `work` returned; raises EOFError where it failed."""
-        found = self._ours.recv()
+        found = self.pipe.recv()
         self._process.join()
         return found
 

@@ -81,3 +81,11 @@ def test_a_setting_that_is_none_is_bad_usage() -> None:
     done = _run("show", "ethernet-1g", "--set", "link")
     assert done.returncode == 2
     assert "expected KEY=VALUE" in done.stderr
+
+
+def test_show_says_when_events_begin(tmp_path: Path) -> None:
+    path = tmp_path / "net.yaml"
+    path.write_text("profile: ethernet-10g\nevents: [{down: {link: host1, way: up, at: 20 ms, for: 1 ms}}]\n")
+    done = _run("show", str(path))
+    assert "fidelity packet" in done.stdout
+    assert "events: host1 up from 20 ms on (2 steps)" in done.stdout
