@@ -115,7 +115,7 @@ def _start(kernel: Path, guest: Guest, job: Path, processor: int, progress: int)
     arguments = [
         f"mem={MEMORY}", "rootfstype=hostfs", "rw", f"init={_write_job(job, guest)}", "quiet",
         "con=null", "con0=null,fd:1", f"con1=null,fd:{progress}", f"uml_dir={job}", "umid=lab",
-        *(["time-travel=inf-cpu", "time-travel-start=1"] if guest.virtual else []),
+        *(["time-travel=inf-cpu", "time-travel-start=1", "rng-seed=1"] if guest.virtual else []),
     ]  # fmt: skip
     environment = {"TMPDIR": str(_memory_folder()), "HOME": str(job), "PATH": os.environ.get("PATH", "")}
     # A process of its own sets this up and becomes the kernel: code between fork and exec is not safe beside threads.
