@@ -60,8 +60,9 @@ class NetnsBed:
     def __init__(self, network: Network, ledger: Ledger, fidelity: Fidelity | None = None) -> None:
         self.network = network
         self.fidelity: Fidelity = fidelity or choose_fidelity(network)
-        self._addresses = {host.name: str(_FIRST_ADDRESS + number) for number, host in enumerate(network.hosts)}
-        self._names = {node: f"tb-{ledger.run_id}-{node}" for node in (*self._addresses, *_switches(network), _WIRES)}
+        self._addresses = addresses(network)
+        nodes = (*self._addresses, *_switches(network), _WIRES)
+        self._names = {node: namespace_name(ledger.run_id, node) for node in nodes}
         self._carriers: list[tuple[str, str, str, tuple[int, ...]]] = []
         _check_shape(network)
         with ExitStack() as guards:
@@ -195,6 +196,16 @@ class NetnsBed:
         if self.network.tcp.buffer is not None:
             return int(self.network.tcp.buffer)
         return max(floor, 2 * _most_in_flight(self.network))
+
+
+def addresses(network: Network) -> dict[str, str]:
+    """Each host's IP address, by its name."""
+    return {host.name: str(_FIRST_ADDRESS + number) for number, host in enumerate(network.hosts)}
+
+
+def namespace_name(run_id: str, node: str) -> str:
+    """What the namespace of a run's host or switch is called."""
+    return f"tb-{run_id}-{node}"
 
 
 def _switches(network: Network) -> tuple[str, ...]:
