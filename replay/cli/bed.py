@@ -104,10 +104,10 @@ def status_command(as_json: bool) -> None:
     _print_beds(beds(), as_json)
 
 
-@command.command("exec", no_args_is_help=True, context_settings={"ignore_unknown_options": True})
+@command.command("exec", no_args_is_help=True)
 @click.argument("bed", metavar="BED")
 @click.argument("host")
-@click.argument("argv", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("argv", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 @_GROUND
 @_network_options
 @_JSON
