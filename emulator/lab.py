@@ -1,7 +1,6 @@
 """A bed in the lab kernel, there for one errand: to be probed, or to have a command run on one of its hosts.
 
-`python -m emulator.lab FILE` does the errand of the file inside; what it has to say goes to the kernel's progress device,
-a JSON line each.
+`main(FILE)` does the errand of the file inside; what it has to say goes to the kernel's progress device, a JSON line each.
 """
 
 from __future__ import annotations
@@ -23,7 +22,9 @@ from emulator.namespace import run_inside
 from emulator.network import Network, from_dict, to_dict
 from emulator.probe import VIRTUAL, Report
 
-_ENVIRONMENT = {"PYTHONPATH": str(Path(__file__).parents[1]), "PYTHONHASHSEED": "0"}
+# Not by PYTHONPATH, which the command that is run would have as well.
+_ERRAND = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r}); from emulator.lab import main; main(sys.argv[1])"
+_ENVIRONMENT = {"PYTHONHASHSEED": "0"}  # the same errand gives the same bytes
 _FAILURES = {kind.__name__: kind for kind in (NetworkError, MachineError, BedError)}
 
 
@@ -54,15 +55,14 @@ _Errand = _Probe | _Execute
 _Said = _Found | _Ended | _Failed
 
 
-def probe(network: Network, on_report: Callable[[Report], None]) -> None:
-    """Probe a fresh bed in virtual time; `on_report` is called with each path's report as it comes.
+def probe(network: Network) -> tuple[Report, ...]:
+    """Probe a fresh bed in virtual time: a report for each of `emulator.probe.paths`.
 
     Raises:
         NetworkError, MachineError, BedError: as `NetnsBed`, `survey` and `emulator.kernel.boot.run` do.
     """
-    for said in _run(_Probe(to_dict(network)), lambda line: None):
-        if isinstance(said, _Found):
-            on_report(said.report)
+    said = _run(_Probe(to_dict(network)), on_output=lambda line: None)
+    return tuple(found.report for found in said if isinstance(found, _Found))
 
 
 def execute(network: Network, host: str, command: tuple[str, ...], on_output: Callable[[str], None]) -> int:
@@ -73,10 +73,9 @@ def execute(network: Network, host: str, command: tuple[str, ...], on_output: Ca
     Raises:
         NetworkError, MachineError, BedError: as `probe`.
     """
-    statuses = [
-        said.status for said in _run(_Execute(to_dict(network), host, command), on_output) if isinstance(said, _Ended)
-    ]
-    return statuses[0]
+    said = _run(_Execute(to_dict(network), host, command), on_output)
+    (ended,) = (each for each in said if isinstance(each, _Ended))
+    return ended.status
 
 
 def _run(errand: _Errand, on_output: Callable[[str], None]) -> list[_Said]:
@@ -86,7 +85,7 @@ def _run(errand: _Errand, on_output: Callable[[str], None]) -> list[_Said]:
     with Ledger(f"errand-{uuid.uuid4().hex[:8]}") as ledger, own_folder(ledger) as folder:
         file = folder / "errand.json"
         file.write_bytes(msgspec.json.encode(errand))
-        guest = Guest((sys.executable, "-m", "emulator.lab", str(file)), env=_ENVIRONMENT)
+        guest = Guest((sys.executable, "-c", _ERRAND, str(file)), env=_ENVIRONMENT)
         status = run(guest, ledger, on_output=on_output, on_progress=lambda line: said.append(decoder.decode(line)))
     for failed in said:
         if isinstance(failed, _Failed):
@@ -106,8 +105,9 @@ def _do(errand: _Errand, say: Callable[[_Said], None]) -> None:
         say(_Ended(run_inside(bed.namespace(errand.host), errand.command)))
 
 
-def _main(file: Path) -> int:
-    errand = msgspec.json.decode(file.read_bytes(), type=_Errand)
+def main(file: str) -> None:
+    """Do the errand of a file; what it fails with is said, not raised."""
+    errand = msgspec.json.decode(Path(file).read_bytes(), type=_Errand)
     with open(PROGRESS_DEVICE, "wb", buffering=0) as device:
 
         def say(said: _Said) -> None:
@@ -117,8 +117,3 @@ def _main(file: Path) -> int:
             _do(errand, say)
         except (NetworkError, MachineError, BedError) as error:
             say(_Failed(next(name for name, kind in _FAILURES.items() if isinstance(error, kind)), str(error)))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(_main(Path(sys.argv[1])))

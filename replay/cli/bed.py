@@ -172,13 +172,12 @@ def probe_command(bed: str, ground: str, ranks: int | None, settings: tuple[str,
     from emulator.measure import survey
     from emulator.probe import HOST
 
-    reports: list[Report] = []
     if ground == "virtual":
-        lab.probe(_load(bed, ranks, settings), reports.append)
+        reports = lab.probe(_load(bed, ranks, settings))
     else:
         _refuse_network_options(ranks, settings)
         up = kept.find(bed)
-        reports.extend(survey(up.network, up.namespace, HOST))
+        reports = tuple(survey(up.network, up.namespace, HOST))
     right = all(report.holds() for report in reports)
     if as_json:
         from dataclasses import asdict
@@ -236,7 +235,7 @@ def _print_beds(beds: tuple[KeptBed, ...], as_json: bool) -> None:
         click.echo("no bed is up")
 
 
-def _print_reports(reports: list[Report]) -> None:
+def _print_reports(reports: tuple[Report, ...]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
