@@ -9,7 +9,7 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from emulator.ledger import Claim, Kind, leftovers, lives
+from emulator.ledger import Claim, Kind, Written, leftovers, lives
 from emulator.namespace import remove_named
 
 _END_LIMIT_S = 10
@@ -17,13 +17,14 @@ _END_LIMIT_S = 10
 
 def clean() -> tuple[Claim, ...]:
     """Remove what dead runs own, and say what that was. What is gone already is not an error."""
-    removed: list[Claim] = []
-    for path, claims in leftovers():
-        for claim in sorted(claims, key=_processes_first):
-            if _remove(claim):
-                removed.append(claim)
-        path.unlink()
-    return tuple(removed)
+    return tuple(claim for ledger in leftovers() for claim in remove(ledger))
+
+
+def remove(ledger: Written) -> tuple[Claim, ...]:
+    """Remove what a ledger names and then the ledger; what of it was still there."""
+    removed = tuple(claim for claim in sorted(ledger.claims, key=_processes_first) if _remove(claim))
+    ledger.path.unlink()
+    return removed
 
 
 def _processes_first(claim: Claim) -> int:

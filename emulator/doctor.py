@@ -91,7 +91,7 @@ def _docker() -> Check:
 
 
 def _leftovers() -> Check:
-    dead = [path.stem for path, _ in ledger.leftovers()]
+    dead = [left.path.stem for left in ledger.leftovers()]
     if dead:
         return Check(
             "leftovers", False, f"{len(dead)} dead runs left things behind: {', '.join(dead)}", "tracebed clean"

@@ -1,18 +1,21 @@
 """Who owns what on this machine: written down before it is made, so that what a dead run left can be removed.
 
 One file a run, under TRACEBED_STATE (default: /run/tracebed as root, else the user's cache folder). A run is dead when
-its process is gone; a process id that has been given to somebody else since then has another start time.
+its process is gone; a process id that has been given to somebody else since then has another start time. What is kept on
+purpose belongs to no process, so it is never dead.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
+
+from emulator.errors import BedError
 
 Kind = Literal["netns", "process", "folder"]
 _PREFIX = "tracebed-"
@@ -53,10 +56,18 @@ class Ledger:
         self._path = state_folder() / f"{_PREFIX}{run_id}.json"
         self._claims: list[Claim] = []
         self._owner = process_name(os.getpid())
+        self._kept: Mapping[str, object] | None = None
 
     def __enter__(self) -> Self:
+        """Raises BedError where the run id is taken."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._write()
+        fresh = self._write_fresh()
+        try:
+            os.link(fresh, self._path)
+        except FileExistsError:
+            raise BedError(f"{self.run_id} is there already, or left things behind; see tracebed clean") from None
+        finally:
+            fresh.unlink()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -95,19 +106,45 @@ class Ledger:
         self._claims.remove(claim)
         self._write()
 
+    def keep(self, description: Mapping[str, object]) -> None:
+        """From now on what is claimed outlives this process; `description` (plain data) is what `kept` tells of it."""
+        self._kept = description
+        self._write()
+
     def _write(self) -> None:
-        content = {"owner": self._owner, "claims": [[claim.kind, claim.name] for claim in self._claims]}
-        fresh = self._path.with_suffix(".new")
-        fresh.write_text(json.dumps(content))
-        fresh.replace(self._path)
+        self._write_fresh().replace(self._path)
+
+    def _write_fresh(self) -> Path:
+        """The content in a file of this process's own, to be put in place at once."""
+        claims = [[claim.kind, claim.name] for claim in self._claims]
+        fresh = self._path.with_suffix(f".{os.getpid()}.new")
+        fresh.write_text(json.dumps({"owner": self._owner, "claims": claims, "kept": self._kept}))
+        return fresh
 
 
-def leftovers() -> Iterator[tuple[Path, tuple[Claim, ...]]]:
-    """The ledgers whose run is dead, each with what it owned."""
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What one ledger says. `kept`: the description of what is kept on purpose, or None."""
+
+    path: Path
+    run_id: str
+    owner: str
+    claims: tuple[Claim, ...]
+    kept: Mapping[str, object] | None
+
+
+def written() -> Iterator[Written]:
+    """Every ledger there is."""
     for path in sorted(state_folder().glob(f"{_PREFIX}*.json")):
-        content = json.loads(path.read_text())
-        if not lives(content["owner"]):
-            yield path, tuple(Claim(kind, name) for kind, name in content["claims"])
+        with suppress(FileNotFoundError):  # its run has just ended
+            content = json.loads(path.read_text())
+            claims = tuple(Claim(kind, name) for kind, name in content["claims"])
+            yield Written(path, path.stem.removeprefix(_PREFIX), content["owner"], claims, content.get("kept"))
+
+
+def leftovers() -> Iterator[Written]:
+    """The ledgers whose run is dead."""
+    return (ledger for ledger in written() if ledger.kept is None and not lives(ledger.owner))
 
 
 def lives(process: str) -> bool:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from emulator.errors import BedError, MachineError
 from emulator.ledger import Ledger
 
 FOLDER = Path("/var/run/netns")
+_NOT_FOUND = 127  # as sh(1) says it
 _CLONE_NEWNET, _CLONE_NEWNS = 0x40000000, 0x20000  # linux/sched.h
 _MS_REC, _MS_PRIVATE = 0x4000, 0x40000  # linux/mount.h
 
@@ -82,6 +85,20 @@ def inside(name: str) -> Iterator[None]:
             _set(home)
     finally:
         os.close(home)
+
+
+def run_inside(name: str, command: Sequence[str], output: int | None = None) -> int:
+    """Run a command inside a namespace to its end; its exit status, negative where a signal ended it, 127 where there is none.
+
+    `output`: a file descriptor for what it prints and for its errors; None leaves both as they are.
+    """
+    with inside(name):
+        try:
+            errors = None if output is None else subprocess.STDOUT
+            return subprocess.run(command, stdout=output, stderr=errors).returncode
+        except OSError as error:
+            print(f"{command[0]}: {error.strerror}", file=sys.stderr, flush=True)
+            return _NOT_FOUND
 
 
 def set_attribute(name: str, device: str, attribute: str, value: str) -> None:

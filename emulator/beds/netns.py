@@ -65,8 +65,9 @@ class NetnsBed:
     def __init__(self, network: Network, ledger: Ledger, fidelity: Fidelity | None = None) -> None:
         self.network = network
         self.fidelity: Fidelity = fidelity or choose_fidelity(network)
-        self._addresses = {host.name: str(_FIRST_ADDRESS + number) for number, host in enumerate(network.hosts)}
-        self._names = {node: f"tb-{ledger.run_id}-{node}" for node in (*self._addresses, *_switches(network), _WIRES)}
+        self._addresses = addresses(network)
+        nodes = (*self._addresses, *_switches(network), _WIRES)
+        self._names = {node: namespace_name(ledger.run_id, node) for node in nodes}
         self._ports = _port_names(network)
         self._in_flight = _most_in_flight(network)
         self._carriers: dict[tuple[str, Way], tuple[int, ...]] = {}
@@ -248,6 +249,16 @@ class NetnsBed:
 def _ends(link: Link, way: Way) -> tuple[str, str]:
     """Where the direction comes from, and where it goes."""
     return (link.a, link.b) if way == "up" else (link.b, link.a)
+
+
+def addresses(network: Network) -> dict[str, str]:
+    """Each host's IP address, by its name."""
+    return {host.name: str(_FIRST_ADDRESS + number) for number, host in enumerate(network.hosts)}
+
+
+def namespace_name(run_id: str, node: str) -> str:
+    """What the namespace of a run's host or switch is called."""
+    return f"tb-{run_id}-{node}"
 
 
 def _switches(network: Network) -> tuple[str, ...]:

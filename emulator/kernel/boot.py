@@ -89,7 +89,7 @@ def run(
             tail.append(said)
         on_output(said)
 
-    with _job_folder(ledger) as job, _a_processor() as processor:
+    with own_folder(ledger) as job, _a_processor() as processor:
         progress_in, progress_out = os.pipe()
         try:
             uml = _start(kernel, guest, job, processor, progress_out)
@@ -131,8 +131,8 @@ def _start(kernel: Path, guest: Guest, job: Path, processor: int, progress: int)
 
 
 @contextmanager
-def _job_folder(ledger: Ledger) -> Iterator[Path]:
-    """A folder for one boot; its name has no spaces, since the kernel's command line splits at them."""
+def own_folder(ledger: Ledger) -> Iterator[Path]:
+    """A folder for one boot, written down. Its name has no spaces: the kernel's command line splits at them."""
     folder = Path(tempfile.gettempdir()) / f"tracebed-lab-{uuid.uuid4().hex[:12]}"
     claim = ledger.claim("folder", str(folder))
     folder.mkdir(mode=0o700)

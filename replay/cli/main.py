@@ -21,6 +21,7 @@ COMMANDS = {
     "check": ("replay.cli.check", "Find what is wrong with a trace, and whether it can be replayed."),
     "network": ("replay.cli.network", "Show networks and profiles as they are resolved."),
     "replay": ("replay.cli.replay", "Run a trace on emulated networks and measure the step time."),
+    "bed": ("replay.cli.bed", "Keep networks up as test beds, probe them, run commands on their hosts."),
     "kernel": ("replay.cli.kernel", "Build the lab kernel, or say where it is."),
     "doctor": ("replay.cli.doctor", "Say what this machine can do, and how to mend what it can't."),
     "clean": ("replay.cli.clean", "Remove what runs that died have left behind."),

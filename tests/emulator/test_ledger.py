@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from emulator.cleaning import clean
-from emulator.ledger import Claim, Ledger, leftovers, process_name, state_folder
+from emulator.cleaning import clean, remove
+from emulator.errors import BedError
+from emulator.ledger import Claim, Ledger, leftovers, process_name, state_folder, written
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -141,3 +142,28 @@ def test_the_place_can_be_chosen(monkeypatch: pytest.MonkeyPatch, state: Path) -
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
     assert state_folder() == Path("/cache/tracebed/runs")
+
+
+def test_what_is_kept_on_purpose_is_left_alone_when_its_maker_is_dead(tmp_path: Path, state: Path) -> None:
+    folder = tmp_path / "owned"
+    code = f"""
+        own.claim("folder", {str(folder)!r})
+        Path({str(folder)!r}).mkdir()
+        own.keep({{"any": "description"}})
+    """
+    run_that_dies(code)
+    assert clean() == ()
+    assert folder.is_dir()
+    (kept,) = written()
+    assert (kept.run_id, kept.kept) == ("dead", {"any": "description"})
+    assert remove(kept) == (Claim("folder", str(folder)),)
+    assert not list(state.iterdir())
+
+
+def test_a_run_id_is_taken_once_and_a_dead_runs_claims_are_not_overwritten(state: Path) -> None:
+    ledger_of_the_dead(state, ("netns", "tb-never"))
+    with pytest.raises(BedError, match="tracebed clean"), Ledger("gone"):
+        pass
+    (dead,) = leftovers()
+    assert dead.claims == (Claim("netns", "tb-never"),)
+    assert [path.name for path in state.iterdir()] == ["tracebed-gone.json"]
