@@ -19,13 +19,16 @@ from emulator.ledger import Ledger
 FOLDER = Path("/var/run/netns")
 _NOT_FOUND = 127  # as sh(1) says it
 _CLONE_NEWNET, _CLONE_NEWNS = 0x40000000, 0x20000  # linux/sched.h
-_MS_REC, _MS_PRIVATE = 0x4000, 0x40000  # linux/mount.h
+_MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000  # linux/mount.h
 
 
 class Namespace:
-    """A named network namespace that this run made. `close` removes it and all that is in it; twice is harmless."""
+    """A named network namespace that this run made. `close` removes it and all that is in it; twice is harmless.
 
-    def __init__(self, name: str, ledger: Ledger) -> None:
+    With `of`, a file as /proc/PID/ns/net, it is not made but is that one by another name, and `close` removes the name.
+    """
+
+    def __init__(self, name: str, ledger: Ledger, of: Path | None = None) -> None:
         """Raises MachineError where this user may not make one."""
         from pyroute2 import netns
 
@@ -33,7 +36,7 @@ class Namespace:
         self._ledger = ledger
         self._claim = ledger.claim("netns", name)
         try:
-            netns.create(name)
+            netns.create(name) if of is None else _bind(of, FOLDER / name)
         except OSError as error:
             ledger.release(self._claim)
             why = f"can't make a network namespace: {error.strerror or error}"
@@ -45,6 +48,15 @@ class Namespace:
             self._open = False
             remove_named(self.name)
             self._ledger.release(self._claim)
+
+
+def _bind(namespace: Path, name: Path) -> None:
+    name.parent.mkdir(exist_ok=True)
+    name.touch()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(bytes(namespace), bytes(name), b"none", _MS_BIND, None) != 0:
+        name.unlink()
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(namespace))
 
 
 def remove_named(name: str) -> bool:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from ipaddress import IPv4Address
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Self
 
 from emulator import qdisc, wire
@@ -54,7 +54,8 @@ _IFF_UP, _IFF_LOOPBACK = 0x1, 0x8  # linux/if.h
 class NetnsBed:
     """A network of namespaces, up from the moment it is made.
 
-    `fidelity`: None chooses what the network needs (`emulator.shaping.choose_fidelity`).
+    `fidelity`: None chooses what the network needs (`emulator.shaping.choose_fidelity`). `attached`: the namespace of each
+    host whose namespace somebody else made, as a container's, by a file as /proc/PID/ns/net; it has no `eth0` yet.
 
     Raises:
         NetworkError: the network has a shape this bed can't build.
@@ -62,7 +63,13 @@ class NetnsBed:
         BedError: the kernel refused something or reports another setting than was asked.
     """
 
-    def __init__(self, network: Network, ledger: Ledger, fidelity: Fidelity | None = None) -> None:
+    def __init__(
+        self,
+        network: Network,
+        ledger: Ledger,
+        fidelity: Fidelity | None = None,
+        attached: Mapping[str, Path] = MappingProxyType({}),
+    ) -> None:
         self.network = network
         self.fidelity: Fidelity = fidelity or choose_fidelity(network)
         self._addresses = addresses(network)
@@ -76,8 +83,8 @@ class NetnsBed:
         self._links = {link.name: (number, link) for number, link in enumerate(network.links)}
         _check_shape(network)
         with ExitStack() as guards:
-            for name in self._names.values():
-                guards.callback(Namespace(name, ledger).close)
+            for node, name in self._names.items():
+                guards.callback(Namespace(name, ledger, attached.get(node)).close)
             self._build()
             self._guards = guards.pop_all()
 

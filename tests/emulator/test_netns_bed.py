@@ -75,6 +75,25 @@ def test_hosts_reach_each_other_and_nothing_is_left(run_id: str) -> None:
     assert namespaces(run_id) == set()
 
 
+def test_a_host_may_be_a_namespace_that_somebody_else_made(run_id: str) -> None:
+    with subprocess.Popen(["unshare", "--net", "sleep", "60"]) as owner:
+        try:
+            theirs = Path(f"/proc/{owner.pid}/ns/net")
+            while os.readlink(theirs) == os.readlink("/proc/self/ns/net"):
+                pass  # it has not unshared yet
+            with Ledger(run_id) as own, NetnsBed(star(2), own, attached={"h1": theirs}) as bed:
+                assert (FOLDER / bed.namespace("h1")).stat().st_ino == theirs.stat().st_ino
+                with inside(bed.namespace("h1")), socket.create_server((bed.address("h1"), 5001)) as server:
+                    with inside(bed.namespace("h0")):
+                        socket.create_connection((bed.address("h1"), 5001), timeout=10).close()
+                    assert server.accept()[1][0] == bed.address("h0")
+            devices = ["nsenter", f"--net={theirs}", "ip", "-br", "link"]
+            assert "eth0" not in subprocess.run(devices, capture_output=True, text=True, check=True).stdout
+        finally:
+            owner.kill()
+    assert namespaces(run_id) == set()
+
+
 def test_closing_twice_is_harmless(run_id: str) -> None:
     with Ledger(run_id) as own:
         bed = NetnsBed(star(2), own)
