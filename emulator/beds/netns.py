@@ -85,6 +85,8 @@ class NetnsBed:
         with ExitStack() as guards:
             for node, name in self._names.items():
                 guards.callback(Namespace(name, ledger, attached.get(node)).close)
+                if node in attached:
+                    guards.callback(self._unplug, node)
             self._build()
             self._guards = guards.pop_all()
 
@@ -222,6 +224,12 @@ class NetnsBed:
                 qdisc.install(ipr, port, shaper)
                 qdisc.install(ipr, port, queue, qdisc.SECOND, qdisc.FIRST + 1)  # of the shaper's only class
             ipr.link("set", index=port, state="up")
+
+    def _unplug(self, host: str) -> None:
+        """Take its port from a host that stays; it would only go at some time after the bed."""
+        with self._inside(host) as ipr:
+            for port in ipr.link_lookup(ifname="eth0"):
+                ipr.link("del", index=port)
 
     def _build_host(self, host: str) -> None:
         """The host's address and TCP."""

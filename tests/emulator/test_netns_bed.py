@@ -86,7 +86,9 @@ def test_a_host_may_be_a_namespace_that_somebody_else_made(run_id: str) -> None:
                 with inside(bed.namespace("h1")), socket.create_server((bed.address("h1"), 5001)) as server:
                     with inside(bed.namespace("h0")):
                         socket.create_connection((bed.address("h1"), 5001), timeout=10).close()
-                    assert server.accept()[1][0] == bed.address("h0")
+                    stream, source = server.accept()
+                    stream.close()
+                    assert source[0] == bed.address("h0")
             devices = ["nsenter", f"--net={theirs}", "ip", "-br", "link"]
             assert "eth0" not in subprocess.run(devices, capture_output=True, text=True, check=True).stdout
         finally:
