@@ -9,6 +9,7 @@ import ctypes
 import io
 import os
 import platform
+import socket
 import struct
 import tarfile
 from collections.abc import Iterator
@@ -42,26 +43,39 @@ def daemon_address() -> str:
 
 @contextmanager
 def connected(address: str) -> Iterator[DockerClient]:
-    """A connection to a daemon.
+    """A connection to a daemon of this machine.
 
     Raises:
-        MachineError: none answers there.
-        BedError: it refused what it was asked, in its own words.
+        MachineError: none answers there, or the address is not one of this machine's.
+        BedError: it refused what it was asked, in its own words, or went away.
     """
     from docker import DockerClient
     from docker.errors import APIError, DockerException
+    from requests import RequestException
 
     try:
+        _knock(address)
         client = DockerClient(base_url=address)
-    except DockerException as error:
-        why = str(error).splitlines()[0]
+    except (OSError, DockerException) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
         raise MachineError(f"no Docker daemon answers at {address}: {why}", mend=_START) from error
     try:
         yield client
     except APIError as error:
         raise BedError(f"Docker at {address}: {error.explanation or error}") from error
+    except RequestException as error:
+        raise BedError(f"Docker at {address} went away: {error}") from error
     finally:
         client.close()
+
+
+def _knock(address: str) -> None:
+    """Raises OSError where nobody listens: docker 7 leaves a socket open then, and says less."""
+    kind, _, path = address.partition("://")
+    if kind != "unix":
+        raise MachineError(f"Docker at {address}: expected a daemon of this machine", mend="DOCKER_HOST=unix://SOCKET")
+    with socket.socket(socket.AF_UNIX) as door:
+        door.connect(path)
 
 
 class Container:
