@@ -13,6 +13,7 @@ to an equal value.
     tcp: {congestion: cubic, buffer: 16 MiB}
     seed: 1
     events: [{degrade: {link: host2, at: 1 s, for: 500 ms, rate: 100 mbit}}]   # emulator.event_kinds has them all
+    traffic: [{constant: {from: host0, to: host1, rate: 1 gbit}}]              # emulator.traffic has them all
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from emulator.marked import Node, from_plain, read_yaml
 from emulator.shape import Shape, unreachable
 from emulator.topologies.registry import TOPOLOGIES
 from emulator.topologies.topology import Expanded
+from emulator.traffic import Traffic, read_traffic, traffic_to_plain
 from emulator.units import Size
 
 Congestion = Literal["cubic", "reno", "bbr", "dctcp"]
@@ -73,6 +75,7 @@ class Network:
     tcp: Tcp
     seed: int
     events: tuple[Course, ...]
+    traffic: tuple[Traffic, ...]
 
     @property
     def shape(self) -> Shape:
@@ -84,7 +87,20 @@ class Network:
         )
 
 
-_TOP = ("name", "source", "profile", "topology", "hosts", "switches", "link", "links", "tcp", "seed", "events")
+_TOP = (
+    "name",
+    "source",
+    "profile",
+    "topology",
+    "hosts",
+    "switches",
+    "link",
+    "links",
+    "tcp",
+    "seed",
+    "events",
+    "traffic",
+)
 _PROFILE = ("source", "link", "tcp")
 
 
@@ -159,6 +175,7 @@ def _resolve(tree: Node, name: str, known: Mapping[str, Node], ranks: int | None
         tcp=_tcp([layer["tcp"].mapping(("congestion", "buffer")) for layer in layers if "tcp" in layer]),
         seed=seed,
         events=read_events(top["events"], resolved, seed) if "events" in top else (),
+        traffic=read_traffic(top["traffic"], shape.hosts) if "traffic" in top else (),
     )
 
 
@@ -262,6 +279,7 @@ def to_dict(network: Network) -> dict[str, object]:
         },
         "seed": network.seed,
         "events": events_to_plain(network.events),
+        "traffic": [traffic_to_plain(entry) for entry in network.traffic],
     }
 
 
