@@ -26,7 +26,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One replay: a trace, changed by what-ifs, on a network.
 
     `network` is the resolved form (`emulator.network.to_dict`); `steps` is "A:B" or "" for all; `trace_hash` is that of the
-    file's bytes.
+    file's bytes; `pcap` are the links that are captured.
     """
 
     trace: str
@@ -38,6 +38,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bed: str = "netns"
     fidelity: str = "auto"
     verify: bool = False
+    pcap: tuple[str, ...] = ()
 
     def resolved_network(self) -> Network:
         return from_dict(self.network)

@@ -6,6 +6,7 @@
     links.csv    a row a direction of a link: packets, bytes, drops
     flows.csv    a row an end of a TCP connection: TCP_INFO when the run ended
     traffic.csv  a row a pair of hosts of each entry of the background traffic, where there is some
+    LINK.pcap    the packets that left a link, where they were captured (replay.capture says which and when)
     totals.json  sums over links, flows and ranks, for the summary
     console.log  what the lab kernel printed, on `virtual` only
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,6 +61,12 @@ if TYPE_CHECKING:
     show_default=True,
     help="Packet by packet, or bursts where that changes nothing.",
 )
+@click.option(
+    "--pcap",
+    multiple=True,
+    metavar="LINK",
+    help="Capture what leaves this link at both ends, to LINK.pcap in the run folder; more than once.",
+)
 @click.option("--verify", is_flag=True, help="Send real tensors and check every value that was reduced.")
 @click.option(
     "-o",
@@ -80,6 +88,7 @@ def command(
     ground: str,
     bed: str,
     fidelity: str,
+    pcap: tuple[str, ...],
     verify: bool,
     base: Path,
     jobs: int | None,
@@ -93,14 +102,18 @@ def command(
     Example:
       tracebed replay resnet50.trace --network ethernet-10g --network wan-continental --what-if compute=0.1
     """  # fmt: skip
+    from replay.capture import check_links
     from replay.cli.network import split_settings
     from replay.grounds import describe_kernel
-    from replay.session import load_network, read_job
+    from replay.session import load_network, read_job, replay
 
     job = read_job(trace, what_if, steps)
     resolved = [load_network(name, job, split_settings(settings)) for name in networks]
     describe_kernel(ground)  # raises where there is none: no folder is made then
-    runs, failures = _run_all(job, resolved, base, ground, fidelity, verify, jobs or _side_by_side(ground))
+    for network in resolved:
+        check_links(network, pcap)
+    how = partial(replay, ground=ground, fidelity=fidelity, verify=verify, pcap=pcap, command=tuple(sys.argv))
+    runs, failures = _run_all(job, resolved, base, how, jobs or _side_by_side(ground))
     if as_json:
         import msgspec
 
@@ -119,9 +132,10 @@ def _side_by_side(ground: str) -> int:
 
 
 def _run_all(
-    job: Job, networks: list[Network], base: Path, ground: str, fidelity: str, verify: bool, jobs: int
+    job: Job, networks: list[Network], base: Path, how: Callable[..., Run], jobs: int
 ) -> tuple[list[tuple[Path, Run]], list[str]]:
-    """Every run that came to its end, in order, with its folder; and a line for each that did not.
+    """Every run that came to its end, in order, with its folder; and a line for each that did not. `how` makes one, as
+    `replay.session.replay` does.
 
     Where it is stopped, or one run shows that the input or the machine is at fault, the others are ended at once.
     """
@@ -148,7 +162,7 @@ def _run_all(
             waiting = []
             for network, folder in zip(networks, folders, strict=True):
                 bar = bars.add_task(f"{network.name}: waiting", total=job.trace.step_count, start=False)
-                run = pool.submit(_run_one, job, network, folder, ground, fidelity, verify, bars, bar, stopped)
+                run = pool.submit(_run_one, job, network, folder, how, bars, bar, stopped)
                 waiting.append((network, folder, run))
             runs, failures = [], []
             for network, folder, run in waiting:
@@ -180,16 +194,13 @@ def _run_one(
     job: Job,
     network: Network,
     folder: Path,
-    ground: str,
-    fidelity: str,
-    verify: bool,
+    how: Callable[..., Run],
     bars: Progress,
     bar: TaskID,
     stopped: Event,
 ) -> Run:
     from replay import control
     from replay.execute import Said, Up
-    from replay.session import replay
 
     marks = 0
 
@@ -205,9 +216,7 @@ def _run_one(
 
     bars.start_task(bar)
     bars.update(bar, description=f"{network.name}: starting")
-    run = replay(
-        job, network, folder, ground=ground, fidelity=fidelity, verify=verify, command=tuple(sys.argv), say=say
-    )
+    run = how(job, network, folder, say=say)
     bars.update(bar, description=f"{network.name}: done")
     return run
 
