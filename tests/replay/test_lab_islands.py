@@ -51,6 +51,15 @@ def test_a_ring_over_two_machines_takes_what_crosses_their_cards(gbit: int, fide
         )  # the acknowledgements of the other way, and nothing else
 
 
+def test_an_event_reaches_the_shared_card(tmp_path: Path) -> None:
+    """The cards start at 5 Gbit/s. One that stayed there would hold all steps back."""
+    path = network(tmp_path)
+    path.write_text(path.read_text() + "events: [{degrade: {link: [host0, host1], at: 1 ms, rate: 25 gbit}}]\n")
+    trace = written(all_reduces(RANKS, NBYTES // 4, STEPS), tmp_path)
+    _, folder = replayed(trace, path, tmp_path, {"link.rate": "5 gbit"})
+    assert step_times(folder)[-1] == pytest.approx(CROSSING / 4 * 8 / 25 * 1538 / 1448, rel=0.005)
+
+
 def test_a_replay_over_a_shared_card_repeats_itself(tmp_path: Path) -> None:
     trace = written(all_reduces(RANKS, NBYTES // 10, STEPS), tmp_path)
     one, other = (replayed(trace, network(tmp_path), tmp_path)[1] for _ in range(2))
