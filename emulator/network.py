@@ -11,7 +11,7 @@ to an equal value.
     link: {delay: 5 us, queue: 512 KiB}   # every link; a host's link is called as the host
     links:
       host2: {rate: 1 gbit, up: {loss: 0.1%}}   # one link; `up` is from its first end (here the host), `down` to it
-    tcp: {congestion: cubic, buffer: 16 MiB}   # emulator.transport has the rest: transport, rdma, costs
+    tcp: {congestion: cubic, buffer: 16 MiB, ecn: true}   # emulator.transport has the rest: transport, rdma, costs
     seed: 1
     events: [{degrade: {link: host2, at: 1 s, for: 500 ms, rate: 100 mbit}}]   # emulator.event_kinds has them all
 """

@@ -1,8 +1,8 @@
 """How messages go from rank to rank, and what they cost the hosts besides the wire.
 
-tcp: {congestion: cubic, buffer: 16 MiB}
+tcp: {congestion: cubic, buffer: 16 MiB, ecn: true}
 transport: rdma                       # or tcp
-rdma: {recovery: go-back-n, congestion: dcqcn, lossless: yes}
+rdma: {recovery: go-back-n, congestion: dcqcn, lossless: true}
 costs: {message: 630 ns, copy: 40 gbit, reduce: unlimited}   # of every host
 """
 
@@ -29,10 +29,12 @@ RDMA_CONGESTION: tuple[RdmaCongestion, ...] = ("none", "dcqcn")
 
 @dataclass(frozen=True, slots=True)
 class Tcp:
-    """TCP on every host. `buffer` is what a socket may hold each way; None lets the kernel tune it."""
+    """TCP on every host. `buffer` is what a socket may hold each way; None lets the kernel tune it. `ecn`: connections ask
+    for congestion to be marked (RFC 3168), as DCTCP always does."""
 
     congestion: Congestion
     buffer: Size | None
+    ecn: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +72,16 @@ KEYS = ("tcp", "transport", "rdma", "costs")
 
 def read_tcp(layers: Sequence[Settings]) -> Tcp:
     """The TCP that `layers` of a file's top level make, later ones over earlier ones. Raises NetworkError, as all here do."""
-    settings = _merged(layers, "tcp", ("congestion", "buffer"))
+    settings = _merged(layers, "tcp", ("congestion", "buffer", "ecn"))
     buffer = settings.get("buffer")
+    congestion: Congestion = settings["congestion"].choice(CONGESTION) if "congestion" in settings else "cubic"
+    ecn = settings["ecn"].boolean() if "ecn" in settings else congestion == "dctcp"
+    if congestion == "dctcp" and not ecn:
+        raise settings["ecn"].error("dctcp is told of congestion by ECN alone: leave this out, or set it to true")
     return Tcp(
-        congestion=settings["congestion"].choice(CONGESTION) if "congestion" in settings else "cubic",
+        congestion=congestion,
         buffer=None if buffer is None or buffer.value == AUTO else buffer.parse(Size.parse),
+        ecn=ecn,
     )
 
 
@@ -90,7 +97,7 @@ def read_rdma(layers: Sequence[Settings]) -> Rdma:
     return Rdma(
         recovery=settings["recovery"].choice(RECOVERIES) if "recovery" in settings else "go-back-n",
         congestion=settings["congestion"].choice(RDMA_CONGESTION) if "congestion" in settings else "none",
-        lossless="lossless" in settings and settings["lossless"].choice(("no", "yes")) == "yes",
+        lossless="lossless" in settings and settings["lossless"].boolean(),
     )
 
 
@@ -115,12 +122,16 @@ def _merged(layers: Sequence[Settings], key: str, allowed: tuple[str, ...]) -> M
 def transport_to_plain(tcp: Tcp, kind: Kind, rdma: Rdma, costs: Costs) -> dict[str, object]:
     """The top-level keys of a file that say all this, every value in full."""
     return {
-        "tcp": {"congestion": tcp.congestion, "buffer": AUTO if tcp.buffer is None else str(tcp.buffer)},
+        "tcp": {
+            "congestion": tcp.congestion,
+            "buffer": AUTO if tcp.buffer is None else str(tcp.buffer),
+            "ecn": str(tcp.ecn).lower(),
+        },
         "transport": kind,
         "rdma": {
             "recovery": rdma.recovery,
             "congestion": rdma.congestion,
-            "lossless": "yes" if rdma.lossless else "no",
+            "lossless": str(rdma.lossless).lower(),
         },
         "costs": {
             "message": str(costs.message),

@@ -85,10 +85,8 @@ def test_what_stays_inside_a_machine_does_not_touch_its_card(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("island", "gbit"), [("nvlink-a100", 1920), ("nvlink-h100", 2966.4), ("pcie-3", 96)])
 def test_a_ring_inside_a_machine_takes_what_its_island_needs(island: str, gbit: float, tmp_path: Path) -> None:
-    """Full packets are as large as IP's. netem cuts the time of one, 176.7 ns on an H100's links, to whole ns."""
+    """Full packets are as large as IP's: one takes 176.7 ns on an H100's links. 0.05 % to 0.2 % more was measured."""
     trace = written(all_reduces(RANKS, NBYTES, STEPS), tmp_path)
     _, folder = replayed(trace, network(tmp_path, 1, RANKS, island), tmp_path)
-    packet, payload = 65520 + 14, 65520 - 52
-    in_whole_ns = packet * 8 // gbit
-    assert step_times(folder)[-1] == pytest.approx(CROSSING / payload * in_whole_ns, rel=0.002)
-    assert in_whole_ns == pytest.approx(packet * 8 / gbit, rel=0.005)
+    needed = CROSSING * 8 / gbit * (65520 + 14) / (65520 - 52)
+    assert 0 <= step_times(folder)[-1] / needed - 1 < 0.004
