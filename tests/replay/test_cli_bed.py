@@ -89,10 +89,8 @@ def test_paths_inside_a_machine_and_out_of_it_do_what_they_say(tmp_path: Path) -
     for path in said["paths"]:
         inside = path["source"][:5] == path["target"][:5]
         trip, rate, *_ = path["findings"]
-        nvlink, ethernet = (
-            (65520 if inside else 1500) + 14,
-            1538,
-        )  # bytes on the wire; there and back over two links of each
+        nvlink, ethernet = (65520 if inside else 1500) + 14, 1538  # bytes on the wire
+        # there and back, over two links of each
         asked = 4 * (235 + nvlink * 8 / 2966.4) + (0 if inside else 4 * (1000 + ethernet * 8 / 25))
         assert trip["asked"] == pytest.approx(asked, abs=1)
         assert trip["got"] == pytest.approx(asked, abs=10)

@@ -18,11 +18,10 @@ CROSSING = 2 * (RANKS - 1) * NBYTES / RANKS  # bytes over each card each way: wh
 CARDS = [("host0", "switch"), ("switch", "host0"), ("host1", "switch"), ("switch", "host1")]
 
 
-def network(
-    folder: Path, machines: int = MACHINES, per_machine: int = PER_MACHINE, island: str = "nvlink-h100"
-) -> Path:
+def network(folder: Path, machines: int = MACHINES, island: str = "nvlink-h100") -> Path:
+    """`machines` that share the job's ranks."""
     path = folder / "net.yaml"
-    topology = f"{{star: {{hosts: {machines}, ranks_per_host: {per_machine}, island: {island}}}}}"
+    topology = f"{{star: {{hosts: {machines}, ranks_per_host: {RANKS // machines}, island: {island}}}}}"
     path.write_text(f"profile: ethernet-25g\ntopology: {topology}\n")
     return path
 
@@ -45,10 +44,8 @@ def test_a_ring_over_two_machines_takes_what_crosses_their_cards(gbit: int, fide
     assert run.summary is not None
     assert run.summary.drops == run.summary.retransmits == 0
     frames = STEPS * CROSSING / 1448 * 1514
-    for ends in CARDS:
-        assert (
-            frames <= carried(folder)[ends] < 1.002 * frames
-        )  # the acknowledgements of the other way, and nothing else
+    for ends in CARDS:  # the acknowledgements of the other way come on top, and nothing else
+        assert frames <= carried(folder)[ends] < 1.002 * frames
 
 
 def test_an_event_reaches_the_shared_card(tmp_path: Path) -> None:
@@ -87,6 +84,6 @@ def test_what_stays_inside_a_machine_does_not_touch_its_card(tmp_path: Path) -> 
 def test_a_ring_inside_a_machine_takes_what_its_island_needs(island: str, gbit: float, tmp_path: Path) -> None:
     """Full packets are as large as IP's: one takes 176.7 ns on an H100's links. 0.05 % to 0.2 % more was measured."""
     trace = written(all_reduces(RANKS, NBYTES, STEPS), tmp_path)
-    _, folder = replayed(trace, network(tmp_path, 1, RANKS, island), tmp_path)
+    _, folder = replayed(trace, network(tmp_path, 1, island), tmp_path)
     needed = CROSSING * 8 / gbit * (65520 + 14) / (65520 - 52)
     assert 0 <= step_times(folder)[-1] / needed - 1 < 0.004
