@@ -9,6 +9,7 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
+from emulator import steering, wire
 from emulator.ledger import Claim, Kind, Written, leftovers, lives
 from emulator.namespace import remove_named
 
@@ -28,7 +29,7 @@ def remove(ledger: Written) -> tuple[Claim, ...]:
 
 
 def _processes_first(claim: Claim) -> int:
-    order: Sequence[Kind] = ("process", "netns", "folder")
+    order: Sequence[Kind] = ("process", "ingress", "device", "netns", "folder")
     return order.index(claim.kind)
 
 
@@ -56,4 +57,9 @@ def _remove(claim: Claim) -> bool:
             return False
         shutil.rmtree(claim.name)
         return True
+    if claim.kind == "ingress":
+        index, name = claim.name.split()
+        return steering.remove_from(int(index), name)
+    if claim.kind == "device":
+        return wire.remove_device(claim.name)
     return remove_named(claim.name)
