@@ -41,13 +41,20 @@ def redirect(ipr: IPRoute, entry: int, exit_: int, target: Address, source: Addr
     _add(ipr, entry, exit_, f"ipv{target.version}", keys)
 
 
-def remove_from(index: int, name: str) -> bool:
-    """Take our filters from a device; False where it is gone, or is another one now, or has none."""
+def queue_length(ipr: IPRoute, index: int) -> int:
+    """A device's txqueuelen: a qdisc that is put on a device without one makes 1000 of 0 (qdisc_create in sch_api.c)."""
+    return int(ipr.get_links(index)[0].get_attr("IFLA_TXQLEN"))
+
+
+def remove_from(index: int, name: str, length: int) -> bool:
+    """Take our filters from a device and give it back its queue's length; False where it is gone, or is another one now,
+    or has no filters."""
     from pyroute2 import IPRoute
 
     with IPRoute() as ipr:
         if index not in ipr.link_lookup(ifname=name) or not _has_ingress(ipr, index):
             return False
+        ipr.link("set", index=index, txqlen=length)
         priorities = set(_priorities(ipr, index))
         if priorities <= set(_PRIORITIES.values()):
             ipr.tc("del", "ingress", index, _INGRESS)

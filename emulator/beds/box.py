@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
@@ -20,18 +20,18 @@ from emulator.events import WAYS, Way, direction_of
 from emulator.links import ETHERNET_HEADER, Link
 from emulator.namespace import sysctl
 from emulator.network import Network
-from emulator.qdisc import Qdisc
+from emulator.qdisc import Stage
 from emulator.qdisc.netem import Netem
 from emulator.qdisc.tbf import U32_MAX, Tbf
 from emulator.routes import passages
 from emulator.shaping import Fidelity, Needs, derived_seed, stages
-from emulator.units import Size
+from emulator.units import Rate, Size
 
 if TYPE_CHECKING:
     from pyroute2 import IPRoute
 
 Key = tuple[str, Way]
-Plan = Mapping[Key, tuple[Qdisc, ...]]
+Plan = Mapping[Key, tuple[Stage, ...]]
 _ANY_CHANGE = Needs(faults=True, delay=True, rate_changes=True, delay_changes=True)
 """What a direction may need later: it is built so that most changes find qdiscs of the kinds that they need."""
 _LATE_MS = 1  # a bucket holds what passes in this time, so that a timer that is late takes nothing from the rate
@@ -48,14 +48,30 @@ class Door:
 
 
 def plan(network: Network, fidelity: Fidelity) -> Plan:
-    """The qdiscs of each direction, made for changes of rate, delay and faults in place."""
+    """The stages of each direction, made for changes of rate, delay and faults in place, and for timers that are late."""
     return {
-        (link.name, way): stages(
-            direction_of(link, way), link.mtu, fidelity, derived_seed(network.seed, link.name, way), _ANY_CHANGE
+        (link.name, way): _patient(
+            stages(direction_of(link, way), link.mtu, fidelity, derived_seed(network.seed, link.name, way), _ANY_CHANGE)
         )
         for link in network.links
         for way in WAYS
     }
+
+
+def _patient(planned: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    """A bucket of one packet that is filled late loses what didn't fit, and so takes from the rate. A larger one passes more
+    to the netem behind it, which spaces it as exactly; as much less waits in front. (Not where a red looks at what waits.)
+    """
+    first, *others = planned or (None,)
+    if not isinstance(first, Tbf):
+        return planned
+    burst = Size(max(first.burst, min(_late_bytes(first.rate), first.limit // 2)))
+    limit = first.limit if first.limit == U32_MAX else Size(first.limit - (burst - first.burst))
+    return (replace(first, burst=burst, limit=limit), *others)
+
+
+def _late_bytes(rate: Rate) -> int:
+    return rate * _LATE_MS // 8000
 
 
 def plan_without_netem(network: Network) -> Plan:
@@ -67,7 +83,7 @@ def plan_without_netem(network: Network) -> Plan:
     return {(link.name, way): _bucket(link, way) for link in network.links for way in WAYS}
 
 
-def _bucket(link: Link, way: Way) -> tuple[Qdisc, ...]:
+def _bucket(link: Link, way: Way) -> tuple[Stage, ...]:
     direction = direction_of(link, way)
     faults = ("delay", "jitter", "loss", "reorder", "duplicate", "corrupt")
     wanted = [name for name in faults if getattr(direction, name)]
@@ -79,7 +95,7 @@ def _bucket(link: Link, way: Way) -> tuple[Qdisc, ...]:
     if direction.rate is None:
         return ()
     frame = link.mtu + ETHERNET_HEADER
-    bucket = max(frame + direction.overhead, direction.rate * _LATE_MS // 8000)
+    bucket = max(frame + direction.overhead, _late_bytes(direction.rate))
     waiting = max(frame, direction.queue.limit) if direction.queue else U32_MAX
     return (Tbf(rate=direction.rate, burst=Size(bucket), limit=Size(waiting), overhead=direction.overhead),)
 

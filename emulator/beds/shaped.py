@@ -26,7 +26,7 @@ from emulator.ledger import Claim, Ledger, Written, redescribe, written
 from emulator.links import Direction
 from emulator.namespace import FOLDER, Namespace, inside, sysctl
 from emulator.network import Network, from_dict, to_dict
-from emulator.qdisc import Qdisc
+from emulator.qdisc import Nested, Qdisc, Stage
 from emulator.shaping import choose_fidelity
 
 if TYPE_CHECKING:
@@ -143,10 +143,15 @@ def _same_build(old: Shaped, new: Shaped, cables: Mapping[str, Cable]) -> bool:
     if old.cables != cables or old.network.shape != new.network.shape or _absent(old):
         return False
     try:
-        kinds = [{key: [stage.kind for stage in way] for key, way in each.plan().items()} for each in (old, new)]
+        kinds = [{key: list(map(_kept, stages)) for key, stages in each.plan().items()} for each in (old, new)]
     except MachineError:
         return False
     return kinds[0] == kinds[1] and box.onward(old.network) == box.onward(new.network)
+
+
+def _kept(stage: Stage) -> object:
+    """What a change leaves as it is: the kind, and what is inside a tbf."""
+    return stage.inner if isinstance(stage, Nested) else stage.kind
 
 
 def _absent(shaped: Shaped) -> list[str]:
@@ -229,9 +234,10 @@ def _plug_in(shaped: Shaped, own: Ledger, guards: ExitStack) -> None:
             steering.open_ingress(ipr, doors[host])
             steering.redirect_all(ipr, doors[host], cable.index)
         for host, cable in shaped.cables.items():
-            claim = own.claim("ingress", f"{cable.index} {cable.device}")
+            length = steering.queue_length(ipr, cable.index)
+            claim = own.claim("ingress", f"{cable.index} {cable.device} {length}")
             guards.callback(own.release, claim)
-            guards.callback(steering.remove_from, cable.index, cable.device)
+            guards.callback(steering.remove_from, cable.index, cable.device, length)
             steering.open_ingress(ipr, cable.index)
             for other, target in shaped.cables.items():
                 for address in target.addresses if other != host else ():
@@ -259,20 +265,27 @@ def show(shaped: Shaped) -> tuple[tuple[Line, ...], tuple[str, ...]]:
     return lines, tuple(_absent(shaped))
 
 
-def _line(ipr: IPRoute, shaped: Shaped, key: Key, planned: Sequence[Qdisc], devices: Sequence[int]) -> Line:
+def _line(ipr: IPRoute, shaped: Shaped, key: Key, planned: Sequence[Stage], devices: Sequence[int]) -> Line:
     name, way = key
     (link,) = (link for link in shaped.network.links if link.name == name)
     has: list[Qdisc] = []
     differs = ""
     for device, stage in zip(devices, planned, strict=False):  # no stage: one carrier
-        try:
-            has.append(qdisc.read_back(ipr, device))
-            qdisc.verify(stage, has[-1])
-        except BedError as error:
-            differs = differs or str(error)
+        for parent, asked in _places(stage):
+            try:
+                has.append(qdisc.read_back(ipr, device, parent))
+                qdisc.verify(asked, has[-1])
+            except BedError as error:
+                differs = differs or str(error)
     ends = (link.a, link.b) if way == "up" else (link.b, link.a)
     counters = LinkCounters(name, *ends, *wire.count(ipr, devices))
     return Line(way, direction_of(link, way), tuple(has), differs, counters)
+
+
+def _places(stage: Stage) -> Sequence[tuple[int, Qdisc]]:
+    if isinstance(stage, Nested):
+        return (qdisc.ROOT, stage.outer), (qdisc.CLASS, stage.inner)
+    return ((qdisc.ROOT, stage),)
 
 
 def reset(shaped: Shaped) -> tuple[Claim, ...]:
