@@ -9,6 +9,7 @@ import ctypes
 import io
 import os
 import platform
+import socket
 import struct
 import tarfile
 from collections.abc import Iterator
@@ -42,26 +43,39 @@ def daemon_address() -> str:
 
 @contextmanager
 def connected(address: str) -> Iterator[DockerClient]:
-    """A connection to a daemon.
+    """A connection to a daemon of this machine.
 
     Raises:
-        MachineError: none answers there.
-        BedError: it refused what it was asked, in its own words.
+        MachineError: none answers there, or the address is not one of this machine's.
+        BedError: it refused what it was asked, in its own words, or went away.
     """
     from docker import DockerClient
     from docker.errors import APIError, DockerException
+    from requests import RequestException
 
     try:
+        _knock(address)
         client = DockerClient(base_url=address)
-    except DockerException as error:
-        why = str(error).splitlines()[0]
+    except (OSError, DockerException) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
         raise MachineError(f"no Docker daemon answers at {address}: {why}", mend=_START) from error
     try:
         yield client
     except APIError as error:
         raise BedError(f"Docker at {address}: {error.explanation or error}") from error
+    except RequestException as error:
+        raise BedError(f"Docker at {address} went away: {error}") from error
     finally:
         client.close()
+
+
+def _knock(address: str) -> None:
+    """Raises OSError where nobody listens: docker 7 leaves a socket open then, and says less."""
+    kind, _, path = address.partition("://")
+    if kind != "unix":
+        raise MachineError(f"Docker at {address}: expected a daemon of this machine", mend="DOCKER_HOST=unix://SOCKET")
+    with socket.socket(socket.AF_UNIX) as door:
+        door.connect(path)
 
 
 class Container:
@@ -73,41 +87,40 @@ class Container:
     def __init__(self, name: str, hostname: str, image: str, ledger: Ledger) -> None:
         """Raises MachineError, NetworkError (no such image) and BedError."""
         self.name = name
-        self._run_id = ledger.run_id
+        self._ledger = ledger
         self._address = daemon_address()
-        with ExitStack() as guards:
-            guards.callback(ledger.release, ledger.claim("container", f"{self._address} {name}"))
-            guards.callback(remove_container, self._address, name)
-            self.pid = self._start(hostname, image)
+        with connected(self._address) as client, ExitStack() as guards:
+            self._claim = ledger.claim("container", f"{self._address} {name}")
+            guards.callback(self._remove)
+            self.pid = self._start(client, hostname, image)
             self._process = os.pidfd_open(self.pid)
             guards.callback(os.close, self._process)
             self._guards = guards.pop_all()
 
-    def _start(self, hostname: str, image: str) -> int:
+    def _start(self, client: DockerClient, hostname: str, image: str) -> int:
         """Make it and start it; its first process."""
         from docker.errors import ImageNotFound
 
         if platform.machine() != "x86_64":
             raise MachineError("containers as hosts need an x86-64 machine", mend="run with --bed netns")
-        with connected(self._address) as client:
-            try:
-                made = client.containers.create(
-                    image,
-                    entrypoint=[f"/{_WAITER}"],
-                    command=[],
-                    name=self.name,
-                    hostname=hostname,
-                    labels={LABEL: self._run_id},
-                    network_mode="none",
-                    cap_drop=["ALL"],
-                    stop_signal="SIGKILL",  # a first process is deaf to others that it has no handler for
-                    healthcheck={"test": ["NONE"]},
-                )
-            except ImageNotFound:
-                raise _no_image(self._address, image) from None
-            made.put_archive("/", _packed(_WAITER, _program()))
-            made.start()
-            return process_of(client.containers.get(self.name), self._address)
+        try:
+            made = client.containers.create(
+                image,
+                entrypoint=[f"/{_WAITER}"],
+                command=[],
+                name=self.name,
+                hostname=hostname,
+                labels={LABEL: self._ledger.run_id},
+                network_mode="none",
+                cap_drop=["ALL"],
+                stop_signal="SIGKILL",  # a first process is deaf to others that it has no handler for
+                healthcheck={"test": ["NONE"]},
+            )
+        except ImageNotFound:
+            raise _no_image(self._address, image) from None
+        made.put_archive("/", _packed(_WAITER, _program()))
+        made.start()
+        return process_of(client.containers.get(self.name), self._address)
 
     def enter(self) -> None:
         """Move the calling process, of one thread, into the container: its cgroups, and its mounts, host name, IPC and network.
@@ -124,6 +137,10 @@ class Container:
 
     def close(self) -> None:
         self._guards.close()
+
+    def _remove(self) -> None:
+        remove_container(self._address, self.name)
+        self._ledger.release(self._claim)
 
 
 def process_of(container: Found, address: str) -> int:
@@ -192,14 +209,17 @@ def remove_image(address: str, name: str) -> bool:
 def empty_image(ledger: Ledger) -> Iterator[str]:
     """An image with nothing in it, by its name; it is removed at the end. Raises as `connected` does."""
     address, name = daemon_address(), f"tracebed:{ledger.run_id}"
-    claim = ledger.claim("image", f"{address} {name}")
-    try:
-        with connected(address) as client:
-            client.api.import_image_from_data(bytes(tarfile.RECORDSIZE), repository="tracebed", tag=ledger.run_id)
-        yield name
-    finally:
+
+    def remove() -> None:
         remove_image(address, name)
         ledger.release(claim)
+
+    with ExitStack() as guards:
+        with connected(address) as client:
+            claim = ledger.claim("image", f"{address} {name}")
+            guards.callback(remove)
+            client.api.import_image_from_data(bytes(tarfile.RECORDSIZE), repository="tracebed", tag=ledger.run_id)
+        yield name
 
 
 def save_image(name: str, file: Path) -> None:

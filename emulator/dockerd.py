@@ -12,10 +12,11 @@ import subprocess
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from emulator.containers import connected
 from emulator.errors import BedError, MachineError
 from emulator.ledger import Ledger
 
@@ -127,15 +128,12 @@ def _running(command: list[str], log: Path, ledger: Ledger) -> Iterator[_Program
 
 
 def _wait_until_up(programs: Sequence[_Program], address: str) -> None:
-    from docker import APIClient
-    from docker.errors import DockerException
-
     deadline = time.monotonic() + _UP_LIMIT_S
     while True:
         try:
-            APIClient(address, version="auto").close()
-            return
-        except DockerException:
+            with connected(address):
+                return
+        except MachineError:
             if time.monotonic() > deadline or any(program.process.poll() is not None for program in programs):
                 said = "; ".join(program.last_words() for program in programs)
                 raise BedError(f"dockerd doesn't answer; last words of {said}") from None
@@ -144,8 +142,6 @@ def _wait_until_up(programs: Sequence[_Program], address: str) -> None:
 
 def _empty(address: str) -> None:
     """End all containers: a daemon that stops waits ten seconds for each that doesn't heed SIGTERM, as a first process."""
-    from docker import APIClient
-
-    with closing(APIClient(address, version="auto")) as client:
-        for container in client.containers(all=True):
-            client.remove_container(container["Id"], force=True, v=True)
+    with connected(address) as client:
+        for container in client.containers.list(all=True):
+            container.remove(force=True, v=True)
