@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,11 @@ STAR = {"topology": {"star": {}}, "link": {"rate": "100 mbit", "delay": "2 ms"},
 WAN = {
     "topology": {"wan": {"rtt": {"left": {"right": "10 ms", "third": "30 ms"}, "right": {"third": "50 ms"}}}},
     "link": {"rate": "1 gbit"},
+}
+DUMBBELL = {
+    "topology": {"dumbbell": {"left": 2, "right": 1}},
+    "link": {"rate": "1 gbit"},
+    "links": {"trunk": {"rate": "50 mbit"}},
 }
 BULK = 4_000_000
 
@@ -78,6 +85,19 @@ def transfer(meanwhile: Callable[[], object]) -> dict[str, Any]:
     return {"progress": progress, "again": again, "done": done, "began": began, "ended": ended}
 
 
+def sharing() -> list[tuple[int, int]]:
+    """What comes of two transfers at once, from third to left and to right: when and how much, in order of time."""
+    receivers = [Task(Containers(), host, lambda: receive_bulk(BULK)) for host in ("left", "right")]
+    senders = [Task(Containers(), "third", partial(send_bulk, ADDRESSES[host], BULK)) for host in ("left", "right")]
+    arrivals: list[tuple[int, int]] = []
+    for receiver in receivers:
+        progress = [(0, 0), *receiver.result()]
+        arrivals += [(at, have - had) for (_, had), (at, have) in pairwise(progress)]
+    for sender in senders:
+        sender.result()
+    return sorted(arrivals)
+
+
 def main() -> None:
     busybox = shutil.which("busybox")
     assert busybox is not None
@@ -98,6 +118,11 @@ def main() -> None:
     said["steady"] = transfer(lambda: None)
     said["changed"] = transfer(lambda: shape(star, *CONTAINERS, "--set", "link.rate=10 mbit"))
     said["show"] = shape("--show")
+    said["lossy"] = shape(star, *CONTAINERS, "--set", "links.host0.up.loss=1%")
+    before_loss = shape("--show")
+    said["lost"] = {"transfer": transfer(lambda: None), "before": before_loss, "after": shape("--show")}
+    said["dumbbell"] = shape(file("dumbbell.yaml", DUMBBELL), *CONTAINERS)
+    said["shared"] = sharing()
     said["wan"] = shape(file("wan.yaml", WAN), *CONTAINERS)
     said["wan trips"] = {
         f"{a} {b}": round_trips(a, b) for a, b in (("left", "right"), ("left", "third"), ("third", "right"))
