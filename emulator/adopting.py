@@ -5,12 +5,14 @@ They need no capabilities and are not entered; their ports are asked by netlink 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from emulator.containers import connected, process_of
 from emulator.errors import BedError, MachineError, NetworkError
+from emulator.namespace import inside
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -170,12 +172,14 @@ def cable(running: Running, docker_network: str) -> Cable:
 
     Raises:
         BedError: it has no such port any more.
-        MachineError: the other end of its cable is not in the network namespace of this process.
+        MachineError: the other end of its cable is not in the network namespace of this process, or this user is not root.
     """
     from pyroute2 import IPRoute
 
+    if os.geteuid() != 0:
+        raise MachineError("only root can look into a container's network namespace", mend="run as root")
     hardware = running.networks[docker_network]
-    with IPRoute(netns=f"/proc/{running.pid}/ns/net") as inner, IPRoute() as ipr:
+    with IPRoute() as ipr, inside(f"/proc/{running.pid}/ns/net"), IPRoute() as inner:
         ports = [port for port in inner.get_links() if port.get_attr("IFLA_ADDRESS") == hardware]
         if not ports:
             raise BedError(f"container {running.name} has no port with the address {hardware} of '{docker_network}'")

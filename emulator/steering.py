@@ -6,11 +6,15 @@ packets are told apart by their IP addresses.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING, Any
 
 from emulator import qdisc
+from emulator.errors import BedError, MachineError
 
 if TYPE_CHECKING:
     from pyroute2 import IPRoute
@@ -26,8 +30,9 @@ _TARGET_AT = {4: 16, 6: 24}
 
 
 def open_ingress(ipr: IPRoute, device: int) -> None:
-    """Let a device have filters. Raises pyroute2's NetlinkError (EEXIST) where it has some already."""
-    ipr.tc("add", "ingress", device, _INGRESS)
+    """Let a device have filters. Raises BedError where it can have some already, MachineError where this kernel can't."""
+    with _asking(f"device {device}", "sch_ingress"):
+        ipr.tc("add", "ingress", device, _INGRESS)
 
 
 def redirect_all(ipr: IPRoute, entry: int, exit_: int) -> None:
@@ -99,4 +104,18 @@ def _add(ipr: IPRoute, entry: int, exit_: int, protocol: str, keys: list[str]) -
     action = {"kind": "mirred", "direction": "egress", "action": "redirect", "ifindex": exit_}
     # `target` is a class that nothing looks at; pyroute2 demands one.
     match: dict[str, Any] = {"protocol": _PROTOCOLS[protocol], "keys": keys, "target": qdisc.FIRST}
-    ipr.tc("add-filter", "u32", entry, parent=_INGRESS, prio=_PRIORITIES[protocol], action=action, **match)
+    with _asking(f"device {entry}", "cls_u32 and act_mirred"):
+        ipr.tc("add-filter", "u32", entry, parent=_INGRESS, prio=_PRIORITIES[protocol], action=action, **match)
+
+
+@contextmanager
+def _asking(device: str, modules: str) -> Iterator[None]:
+    from pyroute2.netlink.exceptions import NetlinkError
+
+    try:
+        yield
+    except NetlinkError as error:
+        if error.code == errno.ENOENT:
+            mend = f"load {modules}, or take a kernel that has them"
+            raise MachineError("this kernel can't redirect what comes in at a device", mend=mend) from error
+        raise BedError(f"{device}: can't redirect what comes in: {os.strerror(error.code)}") from error

@@ -96,7 +96,7 @@ def shape(network: Network, cables: Mapping[str, Cable], project: str = "") -> t
                 f"{', '.join(sorted(found.containers & names))} is shaped together with others: {_names(found)}; "
                 "shape or reset all of them"
             )
-    _check_free(cables)
+    _check_free(cables, frozenset(cable.index for found in before for cable in found.cables.values()))
     if before and _same_build(old := before[0], new := replace(old, network=network, project=project), cables):
         _change(old, new)
         return new, True
@@ -126,16 +126,17 @@ def _fitted(network: Network, cables: Mapping[str, Cable]) -> Network:
     return replace(network, links=tuple(replace(link, mtu=mtu) for link in network.links))
 
 
-def _check_free(cables: Mapping[str, Cable]) -> None:
+def _check_free(cables: Mapping[str, Cable], ours: frozenset[int]) -> None:
+    """`ours`: the cables that are shaped by what is there to be changed or replaced."""
     from pyroute2 import IPRoute
 
     with IPRoute() as ipr:
         for cable in cables.values():
+            where = f"{cable.device}, where the cable of container {cable.container} ends,"
             if others := steering.others(ipr, cable.index):
-                raise NetworkError(
-                    f"{cable.device}, where the cable of container {cable.container} ends, is shaped by somebody else "
-                    f"({others}): tc qdisc show dev {cable.device}"
-                )
+                raise NetworkError(f"{where} is shaped by somebody else ({others}): tc qdisc show dev {cable.device}")
+            if cable.index not in ours and steering.is_steered(ipr, cable.index):
+                raise BedError(f"{where} is shaped by a run that died: see tracebed clean")
 
 
 def _same_build(old: Shaped, new: Shaped, cables: Mapping[str, Cable]) -> bool:
