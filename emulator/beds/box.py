@@ -24,7 +24,7 @@ from emulator.qdisc import Stage
 from emulator.qdisc.netem import Netem
 from emulator.qdisc.tbf import U32_MAX, Tbf
 from emulator.routes import passages
-from emulator.shaping import Fidelity, Needs, derived_seed, stages
+from emulator.shaping import Fidelity, Needs, derived_seed, stages, without_overhead
 from emulator.units import Rate, Size
 
 if TYPE_CHECKING:
@@ -74,30 +74,33 @@ def _late_bytes(rate: Rate) -> int:
     return rate * _LATE_MS // 8000
 
 
-def plan_without_netem(network: Network) -> Plan:
+def plan_without_netem(network: Network, fidelity: Fidelity) -> Plan:
     """What tbf alone can do of it: a rate, and a queue in bytes. It is no wire: what comes after a pause passes at once,
     up to a bucket, which is what passes in 1 ms or one packet.
 
     Raises MachineError where that isn't enough.
     """
-    return {(link.name, way): _bucket(link, way) for link in network.links for way in WAYS}
+    return {(link.name, way): _bucket(link, way, fidelity) for link in network.links for way in WAYS}
 
 
-def _bucket(link: Link, way: Way) -> tuple[Stage, ...]:
+def _bucket(link: Link, way: Way, fidelity: Fidelity) -> tuple[Stage, ...]:
     direction = direction_of(link, way)
     faults = ("delay", "jitter", "loss", "reorder", "duplicate", "corrupt")
     wanted = [name for name in faults if getattr(direction, name)]
-    if direction.queue and direction.queue.unit == "packets":
-        wanted.append("queue in packets")
+    if direction.queue and (direction.queue.unit == "packets" or direction.queue.early):
+        wanted.append(f"a queue of {direction.queue}")
     if wanted:
         mend = "load sch_netem, or take a kernel that has it"
         raise MachineError(f"this kernel has no netem, and link {link.name} has {', '.join(wanted)}", mend=mend)
     if direction.rate is None:
         return ()
     frame = link.mtu + ETHERNET_HEADER
-    bucket = max(frame + direction.overhead, _late_bytes(direction.rate))
+    rate, overhead = direction.rate, direction.overhead
+    if fidelity == "burst":  # tbf adds the overhead once to a super-packet that fits into its bucket
+        rate, overhead = without_overhead(rate, frame, overhead), 0
+    bucket = max(frame + overhead, _late_bytes(rate))
     waiting = max(frame, direction.queue.limit) if direction.queue else U32_MAX
-    return (Tbf(rate=direction.rate, burst=Size(bucket), limit=Size(waiting), overhead=direction.overhead),)
+    return (Tbf(rate=rate, burst=Size(bucket), limit=Size(waiting), overhead=overhead),)
 
 
 def has_netem(ipr: IPRoute) -> bool:

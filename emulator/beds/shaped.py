@@ -59,9 +59,8 @@ class Shaped:
         return f"tb{self.tag}d{list(self.cables).index(host)}"
 
     def plan(self) -> Plan:
-        if self.netem:
-            return box.plan(self.network, choose_fidelity(self.network))
-        return box.plan_without_netem(self.network)
+        make = box.plan if self.netem else box.plan_without_netem
+        return make(self.network, choose_fidelity(self.network))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from emulator.errors import MachineError, NetworkError
 from emulator.network import Network, from_dict
 from emulator.qdisc.netem import Netem
 from emulator.qdisc.tbf import U32_MAX, Tbf
-from emulator.shaping import SUPER_PACKET
+from emulator.units import Rate, Size
 
 
 def network(**settings: Any) -> Network:
@@ -80,14 +80,13 @@ def test_a_bucket_takes_at_most_half_of_a_queue() -> None:
 
 
 def test_without_netem_a_rate_and_a_queue_in_bytes_are_a_tbf() -> None:
-    made = box.plan_without_netem(network(link={"rate": "100 mbit", "queue": "64 kB"}))
-    assert made["host0", "up"] == (Tbf(rate=made["host0", "up"][0].rate, burst=12_500, limit=64_000, overhead=24),)
-    unlimited = box.plan_without_netem(network(link={"rate": "unlimited"}))
-    assert set(unlimited.values()) == {()}
-    slow = box.plan_without_netem(network(link={"rate": "1 mbit"}))["host1", "down"]
-    assert slow == (Tbf(rate=slow[0].rate, burst=1538, limit=U32_MAX, overhead=24),)
-    fast = box.plan_without_netem(network(link={"rate": "1 gbit"}))["host1", "down"]
-    assert fast[0].burst > SUPER_PACKET
+    (queue,) = box.plan_without_netem(network(link={"rate": "100 mbit", "queue": "64 kB"}), "packet")["host0", "up"]
+    assert queue == Tbf(rate=Rate(100_000_000), burst=Size(12_500), limit=Size(64_000), overhead=24)
+    (slow,) = box.plan_without_netem(network(link={"rate": "1 mbit"}), "packet")["host1", "down"]
+    assert slow == Tbf(rate=Rate(1_000_000), burst=Size(1538), limit=Size(U32_MAX), overhead=24)
+    (fast,) = box.plan_without_netem(network(link={"rate": "1 gbit"}), "burst")["host1", "down"]
+    assert (fast.kind, fast.rate) == ("tbf", 984_395_320)  # 1514 of 1538 bytes
+    assert set(box.plan_without_netem(network(link={"rate": "unlimited"}), "burst").values()) == {()}
 
 
 @pytest.mark.parametrize(
@@ -96,12 +95,13 @@ def test_without_netem_a_rate_and_a_queue_in_bytes_are_a_tbf() -> None:
         ({"delay": "1 ms"}, "delay"),
         ({"loss": "1%", "down": {"corrupt": "1%"}}, "loss"),
         ({"down": {"corrupt": "1%"}}, "corrupt"),
-        ({"queue": "10 packets"}, "queue in packets"),
+        ({"queue": "10 packets"}, "a queue of 10 packets"),
+        ({"queue": {"limit": "64 kB", "ecn": "30 kB"}}, "a queue of 62.5 KiB, ECN above 30 kB"),
     ],
 )
 def test_what_takes_netem_is_said_where_there_is_none(link: dict[str, Any], what: str) -> None:
     with pytest.raises(MachineError, match=f"no netem, and link host0 has {what}.*; mend: "):
-        box.plan_without_netem(network(link={"rate": "1 gbit", **link}))
+        box.plan_without_netem(network(link={"rate": "1 gbit", **link}), "packet")
 
 
 @pytest.mark.parametrize(
