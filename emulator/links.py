@@ -29,8 +29,9 @@ class Direction:
 
     `rate` counts every byte on the wire: the packet, its 14-byte Ethernet header and `overhead` bytes more. `delay` is
     one-way. `jitter` spreads it by `distribution` (uniform: half its width; otherwise: standard deviation) and keeps
-    packets in order: only `reorder` reorders, by letting a packet skip the delay. `queue` None is unlimited, `rate`
-    None too.
+    packets in order: only `reorder` reorders, by letting a packet skip the delay. A `jitter_correlation` of less than 100 %
+    is without effect: the kernel draws by the low bits, in which nothing of the last draw is left (tabledist() in
+    net/sched/sch_netem.c, Linux 6.12). `queue` None is unlimited, `rate` None too.
     """
 
     rate: Rate | None

@@ -132,7 +132,7 @@ def _red(early: Early, limit: Size, frame: int) -> Red:
 
 
 def nic(direction: Direction, mtu: int) -> Nested | None:
-    """What a host's own network card does with the direction that leaves it, where the direction has no queue of its
+    """What a machine's own network card does with the direction that leaves it, where the direction has no queue of its
     own: the card's rate, and the queue inside it.
 
     A card that is busy never loses a packet: the queue in front of it fills, and TCP, which is told when its bytes have
@@ -142,6 +142,9 @@ def nic(direction: Direction, mtu: int) -> Nested | None:
 
     The bucket is one GSO super-packet: that much the wire behind it, which has the same rate, may have to queue. A
     direction with a queue is a router's, which loses; the host in front of it is then left alone.
+
+    Where ranks share the card it is a port of their island, where packets have left their hosts long before: what TCP sends
+    ahead waits here then, and flows take turns all the same.
     """
     if direction.rate is None or direction.queue is not None:
         return None
@@ -157,9 +160,11 @@ def without_overhead(rate: Rate, frame: int, overhead: int) -> Rate:
 
 
 def choose_fidelity(network: Network) -> Fidelity:
-    """`packet` where it matters which packet is lost, dropped or overtaken, where a queue is finite, or where an event
-    changes a rate, which a super-packet under way would miss; `burst` elsewhere."""
-    each = False
+    """`packet` where it matters which packet is lost, dropped or overtaken, where a queue is finite, where an event
+    changes a rate, which a super-packet under way would miss, or where a link with framing may carry packets below its MTU,
+    whose framing `burst` would count too low (`stages`); `burst` elsewhere."""
+    framed = [link.mtu for link in network.links if link.a_to_b.overhead or link.b_to_a.overhead]
+    each = bool(framed) and max(framed) > min(link.mtu for link in network.links)
     for link in network.links:
         for way in WAYS:
             needs = needs_of(possible(link, way, network.events))

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from emulator.network import Network, from_dict
+from emulator.transport import NO_COSTS
 from replay import whatif
 from replay.plan import Plan, lower
 from traces import archive
@@ -74,6 +75,14 @@ def prepare(path: Path, what_if: tuple[str, ...], steps: str) -> tuple[Trace, li
     if steps:
         trace = select(trace, *parse_steps(steps, trace.step_count))
     return whatif.apply(trace, what_if)
+
+
+def not_applied(network: Network) -> tuple[str, ...]:
+    """One line on what the network asks for that a replay can't do yet, and what it does in its place; none where it can."""
+    said = ["rdma is not applied yet: kernel TCP carries all"] if network.transport == "rdma" else []
+    if network.costs != NO_COSTS:
+        said.append("host costs are not applied yet: in virtual time CPU work is free")
+    return (f"{network.name}: {'; '.join(said)}",) if said else ()
 
 
 def plan_of(request: Request) -> Plan:

@@ -18,7 +18,7 @@ from replay.execute import Said
 from replay.grounds import GROUNDS, describe_kernel
 from replay.ideal import ideal_step_ns
 from replay.plan import lower
-from replay.request import Request, prepare
+from replay.request import Request, not_applied, prepare
 from replay.results import FORMAT, Run, RunFolder, read_totals, summarise
 from traces import archive
 from traces.errors import TraceError
@@ -97,7 +97,7 @@ def replay(
         ),
         kernel=describe_kernel(ground),
         fidelity=fidelity if fidelity != "auto" else choose_fidelity(network),
-        assumed=job.assumed,
+        assumed=(*job.assumed, *not_applied(network)),
         status="running",
     )
     results = RunFolder(folder, job.trace.programs)

@@ -258,6 +258,7 @@ def _print(job: Job, runs: list[tuple[Path, Run]], settings: tuple[str, ...]) ->
     ]
     lines += [f"set in every network: {setting}" for setting in settings]
     lines += [f"what if: {statement}" for statement in job.assumed]
+    lines += [statement for _, run in runs for statement in run.assumed[len(job.assumed) :]]
     if job.what_if and first.summary and first.summary.recorded_step_ns:
         lines.append("vs recorded: against the job as it was recorded, without the what-ifs")
     if ground == "host":
