@@ -19,7 +19,7 @@ from emulator.ledger import Ledger
 FOLDER = Path("/var/run/netns")
 _NOT_FOUND = 127  # as sh(1) says it
 _CLONE_NEWNET, _CLONE_NEWNS = 0x40000000, 0x20000  # linux/sched.h
-_MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000  # linux/mount.h
+_MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 0x20, 0x1000, 0x4000, 0x40000  # linux/mount.h
 
 
 class Namespace:
@@ -151,6 +151,18 @@ def sysctl(key: str, value: str, *, may_refuse: bool = False) -> None:
     except OSError:
         if not may_refuse:
             raise
+
+
+def writable_settings() -> None:
+    """Let this process's container change settings of network namespaces: Docker mounts /proc/sys read-only there.
+
+    Raises:
+        MachineError: the container may not mount.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(None, b"/proc/sys", None, _MS_REMOUNT | _MS_BIND, None) != 0:
+        why = os.strerror(ctypes.get_errno())
+        raise MachineError(f"can't make /proc/sys writable: {why}", mend="give the container SYS_ADMIN")
 
 
 def _set(handle: int) -> None:

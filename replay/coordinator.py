@@ -1,28 +1,28 @@
 """Runs a plan on a bed that is up: one process a rank, started together, watched until all have ended.
 
 A rank that dies, fails or waits for ever ends the run with an error that says which and why; no process is left then.
+Who starts a rank's process is a parameter: it is forked, or one that was there already reports.
 """
 
 from __future__ import annotations
 
-import os
 import select
-import signal
+import socket
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from emulator.beds.bed import Bed, LinkCounters
 from emulator.errors import BedError, MachineError, NetworkError
 from replay import control
 from replay.director import Director
-from replay.plan import Plan
+from replay.plan import Plan, RankPlan
 from replay.transports.tcp import PeerLostError, TcpOptions
 from replay.transports.timer import Timer
-from replay.worker import Worker, WorkerOptions, monotonic, start_worker
+from replay.worker import WorkerOptions, monotonic, start_worker
 from traces.errors import TraceError
 
 _PORT = 29500
@@ -35,6 +35,32 @@ _LAST_WORDS_S = 1.0
 _ERRORS = {error.__name__: error for error in (TraceError, NetworkError, MachineError, BedError)}
 
 M = TypeVar("M", control.Listening, control.Ready, control.Status, control.Result)
+
+
+class Member(Protocol):
+    """A rank's process, as a run holds it."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def control(self) -> socket.socket: ...
+
+    def fate(self) -> str:
+        """How it ended, once it has hung up without a word."""
+        ...
+
+    def close(self) -> None:
+        """Hang up."""
+        ...
+
+    def end(self) -> None:
+        """See to it, after `close`, that it is gone."""
+        ...
+
+
+Start = Callable[[RankPlan, Mapping[int, tuple[str, int]], WorkerOptions], Member]
+"""Starts a rank, as `replay.worker.start_worker` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +77,7 @@ def run(
     *,
     verify: bool = False,
     on_progress: Callable[[control.Progress], None] = lambda progress: None,
-    on_start: Callable[[int], None] = lambda pid: None,
+    start: Start = start_worker,
     stall_s: float = STALL_S,
 ) -> Measurement:
     """Run every rank of `plan` on its host of `bed`, and let the network's events happen meanwhile.
@@ -61,7 +87,7 @@ def run(
         bed: a bed that is up.
         verify: send real tensors and check them.
         on_progress: called with each step mark that a rank passes.
-        on_start: called with the id of each process that is started; all have ended when this returns.
+        start: starts a rank's process; all that it started have ended, or are hung up on, when this returns.
         stall_s: seconds of this kernel's clock without any news after which the run is given up.
 
     Raises:
@@ -79,16 +105,14 @@ def run(
     try:
         for rank, own in plan.ranks.items():
             options = WorkerOptions(verify=verify, tcp=congestion, setup=partial(bed.enter, hosts[rank]))
-            worker = start_worker(own, addresses, options)
-            crew.add(worker)
-            on_start(worker.pid)
+            crew.add(start(own, addresses, options))
         crew.gather(control.Listening)
         _wait_until(_on_grid(ahead=1))
         crew.tell(control.Connect())
         crew.gather(control.Ready)
-        start = _on_grid(ahead=2)
-        director.start(start)
-        crew.tell(control.Go(start))
+        begin = _on_grid(ahead=2)
+        director.start(begin)
+        crew.tell(control.Go(begin))
         results = crew.gather(control.Result)
         crew.tell(control.Bye())
         return Measurement(results, bed.counters())
@@ -112,12 +136,12 @@ class _Crew:
     """The ranks' processes, and what they say; whoever waits for them lets the network's events happen."""
 
     def __init__(self, on_progress: Callable[[control.Progress], None], stall_s: float, director: Director) -> None:
-        self._workers: dict[int, Worker] = {}
+        self._workers: dict[int, Member] = {}
         self._on_progress = on_progress
         self._stall_s = stall_s
         self._director = director
 
-    def add(self, worker: Worker) -> None:
+    def add(self, worker: Member) -> None:
         self._workers[worker.rank] = worker
 
     def tell(self, message: control.FromCoordinator) -> None:
@@ -177,11 +201,7 @@ class _Crew:
                 elif message is None:
                     silent.append(rank)
         if silent:
-            # Its connections are closed before its parent can wait for it, so this may have to.
-            _, status = os.waitpid(self._workers[silent[0]].pid, 0)
-            number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-            how = f"was killed by signal {number} ({signal.Signals(number).name})" if number else "ended without a word"
-            return BedError(f"rank {silent[0]}'s process {how}")
+            return BedError(f"rank {silent[0]}'s process {self._workers[silent[0]].fate()}")
         cause = min(failures.values(), key=_lost_another)
         return _ERRORS.get(cause.kind, BedError)(_with_rank(cause))
 
@@ -198,10 +218,7 @@ class _Crew:
         for worker in self._workers.values():
             worker.close()
         for worker in self._workers.values():
-            with suppress(ProcessLookupError, ChildProcessError):
-                if os.waitpid(worker.pid, os.WNOHANG) == (0, 0):
-                    os.kill(worker.pid, signal.SIGKILL)
-                    os.waitpid(worker.pid, 0)
+            worker.end()
 
 
 def _lost_another(failure: control.Failed) -> bool:

@@ -7,19 +7,25 @@ has to say goes to the kernel's progress device, a JSON line each.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from emulator.beds.bed import Bed
 from emulator.beds.netns import NetnsBed
 from emulator.errors import BedError, MachineError, NetworkError
 from emulator.kernel.init import PROGRESS_DEVICE
 from emulator.ledger import Ledger
 from replay import control, coordinator
+from replay.coordinator import Start
+from replay.muster import called
+from replay.plan import Plan, RankPlan
 from replay.request import Request, plan_of
 from replay.results import Run, write_measurement
+from replay.worker import Worker, WorkerOptions, start_worker
 from traces.errors import TraceError
 
 FAILURES: dict[str, type[Exception]] = {
@@ -50,15 +56,41 @@ def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said]
         TraceError, NetworkError, MachineError, BedError: as their names say.
     """
     plan = plan_of(request)
-    fidelity: Literal["packet", "burst"] | None = None
-    if request.fidelity != "auto":
-        fidelity = "packet" if request.fidelity == "packet" else "burst"
-    with NetnsBed(request.resolved_network(), ledger, fidelity) as bed:
+    with _BEDS[request.bed](request, plan, ledger) as (bed, start):
         say(Up(bed.fidelity))
-
-        with ledger.processes() as started:
-            measured = coordinator.run(plan, bed, verify=request.verify, on_progress=say, on_start=started)
+        measured = coordinator.run(plan, bed, verify=request.verify, on_progress=say, start=start)
         write_measurement(folder, plan, measured)
+
+
+@contextmanager
+def _netns(request: Request, plan: Plan, ledger: Ledger) -> Iterator[tuple[Bed, Start]]:
+    """Hosts that are namespaces of ours; ranks are forked into them."""
+    with NetnsBed(request.resolved_network(), ledger, _fidelity(request)) as bed, ledger.processes() as started:
+
+        def start(plan: RankPlan, addresses: Mapping[int, tuple[str, int]], options: WorkerOptions) -> Worker:
+            worker = start_worker(plan, addresses, options)
+            started(worker.pid)
+            return worker
+
+        yield bed, start
+
+
+@contextmanager
+def _compose(request: Request, plan: Plan, ledger: Ledger) -> Iterator[tuple[Bed, Start]]:
+    """Hosts that are containers, whose ranks report here."""
+    network = request.resolved_network()
+    hosts = {rank: host.name for host in network.hosts for rank in host.ranks if rank in plan.ranks}
+    with called(hosts) as muster, NetnsBed(network, ledger, _fidelity(request), muster.namespaces) as bed:
+        yield bed, muster.start
+
+
+_BEDS = {"netns": _netns, "compose": _compose}
+
+
+def _fidelity(request: Request) -> Literal["packet", "burst"] | None:
+    if request.fidelity == "auto":
+        return None
+    return "packet" if request.fidelity == "packet" else "burst"
 
 
 def _main(folder: Path) -> int:

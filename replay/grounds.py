@@ -18,11 +18,11 @@ from replay.execute import FAILURES, Failure, Said, execute
 from replay.request import Request
 
 _ROOT = Path(__file__).parents[1]
-_ENVIRONMENT = {
-    "PYTHONPATH": str(_ROOT),
+ENVIRONMENT = {
     "PYTHONHASHSEED": "0",  # the same request gives the same bytes
     "OPENBLAS_NUM_THREADS": "1",  # its threads would only cost time: the lab kernel has one processor
 }
+"""What the programs of a run are started with."""
 
 Runner = Callable[[Request, Path, Ledger, Callable[[Said], None]], None]
 
@@ -44,7 +44,7 @@ def on_virtual(request: Request, folder: Path, ledger: Ledger, say: Callable[[Sa
         else:
             say(said)
 
-    guest = Guest((sys.executable, "-m", "replay.execute", str(folder)), env=_ENVIRONMENT)
+    guest = Guest((sys.executable, "-m", "replay.execute", str(folder)), env={"PYTHONPATH": str(_ROOT), **ENVIRONMENT})
     with (folder / "console.log").open("w") as console:
         status = run(guest, ledger, on_output=lambda line: print(line, file=console, flush=True), on_progress=relay)
     if failures:

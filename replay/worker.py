@@ -13,6 +13,7 @@ import socket
 import time
 from array import array
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -36,7 +37,7 @@ def monotonic() -> int:
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """`verify`: send real tensors and compare every element. `setup` runs first in the new process: it enters the
+    """`verify`: send real tensors and compare every element. `setup` runs first in a forked process: it enters the
     rank's host.
     """
 
@@ -47,7 +48,7 @@ class WorkerOptions:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A rank's process, as its parent holds it. Who starts it must `close` it and wait for `pid`."""
+    """A rank's process, as its parent holds it. Who starts it must `close` it and then `end` it, or wait for `pid`."""
 
     rank: int
     pid: int
@@ -59,6 +60,20 @@ class Worker:
         self.control.shutdown(socket.SHUT_RDWR)
         self.control.close()
 
+    def fate(self) -> str:
+        """How the process ended, once it has hung up without a word."""
+        # Its connections are closed before its parent can wait for it, so this may have to.
+        _, status = os.waitpid(self.pid, 0)
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        return f"was killed by signal {number} ({signal.Signals(number).name})" if number else "ended without a word"
+
+    def end(self) -> None:
+        """Kill the process if it is left, and wait for it."""
+        with suppress(ProcessLookupError, ChildProcessError):
+            if os.waitpid(self.pid, os.WNOHANG) == (0, 0):
+                os.kill(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, 0)
+
 
 def start_worker(plan: RankPlan, addresses: Mapping[int, tuple[str, int]], options: WorkerOptions) -> Worker:
     """Forks the process of `plan.rank`. `addresses`: (IP, port) where each rank listens, its own and all it talks to.
@@ -66,20 +81,30 @@ def start_worker(plan: RankPlan, addresses: Mapping[int, tuple[str, int]], optio
     The process dies with its parent, also when that is killed. It ends with status 0 after Bye, 1 after Failed.
     """
     ours, theirs = socket.socketpair()
+
+    def body() -> int:
+        ours.close()
+        return run_rank(plan, addresses, theirs, options)
+
+    pid = fork(body)
+    theirs.close()
+    return Worker(plan.rank, pid, ours)
+
+
+def fork(body: Callable[[], int]) -> int:
+    """A process that dies with this one, runs `body` and ends with the status that this returns; its id."""
     parent = os.getpid()
     # What the parent holds is shared as long as no collector writes to it.
     gc.collect()
     gc.freeze()
     pid = os.fork()
     if pid:
-        theirs.close()
-        return Worker(plan.rank, pid, ours)
+        return pid
     status = 1
     try:
-        ours.close()
         _die_with(parent)
         gc.disable()
-        status = run_rank(plan, addresses, theirs, options)
+        status = body()
     finally:
         os._exit(status)
 
