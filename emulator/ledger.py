@@ -17,13 +17,15 @@ from typing import Literal, Self
 
 from emulator.errors import BedError
 
-Kind = Literal["netns", "process", "folder"]
+Kind = Literal["netns", "process", "folder", "container", "image"]
 _PREFIX = "tracebed-"
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One thing a run made or is about to make. `name`: a namespace's name, a folder's path, or "pid start-time"."""
+    """One thing a run made or is about to make. `name`: a namespace's name, a folder's path, "pid start-time", or
+    "daemon name" of a container or an image of Docker's.
+    """
 
     kind: Kind
     name: str

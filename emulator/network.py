@@ -10,7 +10,7 @@ to an equal value.
     link: {delay: 5 us, queue: 512 KiB}   # every link; a host's link is called as the host
     links:
       host2: {rate: 1 gbit, up: {loss: 0.1%}}   # one link; `up` is from its first end (here the host), `down` to it
-    tcp: {congestion: cubic, buffer: 16 MiB}
+    tcp: {congestion: cubic, buffer: 16 MiB, ecn: true}
     seed: 1
     events: [{degrade: {link: host2, at: 1 s, for: 500 ms, rate: 100 mbit}}]   # emulator.event_kinds has them all
 """
@@ -55,10 +55,12 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Tcp:
-    """TCP on every host. `buffer` is what a socket may hold each way; None lets the kernel tune it."""
+    """TCP on every host. `buffer` is what a socket may hold each way; None lets the kernel tune it. `ecn`: connections ask
+    for congestion to be marked (RFC 3168), as DCTCP always does."""
 
     congestion: Congestion
     buffer: Size | None
+    ecn: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,7 @@ def _resolve(tree: Node, name: str, known: Mapping[str, Node], ranks: int | None
         hosts=tuple(Host(host, placed[host]) for host in shape.hosts),
         switches=tuple(Switch(switch) for switch in shape.switches),
         links=resolved,
-        tcp=_tcp([layer["tcp"].mapping(("congestion", "buffer")) for layer in layers if "tcp" in layer]),
+        tcp=_tcp([layer["tcp"].mapping(("congestion", "buffer", "ecn")) for layer in layers if "tcp" in layer]),
         seed=seed,
         events=read_events(top["events"], resolved, seed) if "events" in top else (),
     )
@@ -242,9 +244,14 @@ def _tcp(layers: list[Settings]) -> Tcp:
     for layer in layers:
         settings.update(layer)
     buffer = settings.get("buffer")
+    congestion: Congestion = settings["congestion"].choice(CONGESTION) if "congestion" in settings else "cubic"
+    ecn = settings["ecn"].boolean() if "ecn" in settings else congestion == "dctcp"
+    if congestion == "dctcp" and not ecn:
+        raise settings["ecn"].error("dctcp is told of congestion by ECN alone: leave this out, or set it to true")
     return Tcp(
-        congestion=settings["congestion"].choice(CONGESTION) if "congestion" in settings else "cubic",
+        congestion=congestion,
         buffer=None if buffer is None or buffer.value == AUTO else buffer.parse(Size.parse),
+        ecn=ecn,
     )
 
 
@@ -259,6 +266,7 @@ def to_dict(network: Network) -> dict[str, object]:
         "tcp": {
             "congestion": network.tcp.congestion,
             "buffer": AUTO if network.tcp.buffer is None else str(network.tcp.buffer),
+            "ecn": str(network.tcp.ecn).lower(),
         },
         "seed": network.seed,
         "events": events_to_plain(network.events),

@@ -145,7 +145,7 @@ def _between(network: Network, hops: Hops, source: str, target: str) -> list[tup
 def train(path: Path) -> Train:
     """As many packets as the smallest queue holds and 0.1 s carries; more rounds where chance is to be measured."""
     held = [
-        way.queue.limit // (path.mtu + ETHERNET_HEADER if way.queue.unit == "bytes" else 1)
+        way.queue.spared // (path.mtu + ETHERNET_HEADER if way.queue.unit == "bytes" else 1)
         for way in path.there
         if way.queue is not None
     ]

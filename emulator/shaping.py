@@ -18,11 +18,13 @@ from emulator.events import WAYS, direction_of, possible
 from emulator.links import ETHERNET_HEADER as ETHERNET_HEADER
 from emulator.links import Direction
 from emulator.network import Network
-from emulator.qdisc import Qdisc
+from emulator.qdisc import Nested, Stage
 from emulator.qdisc.fq import Fq
 from emulator.qdisc.netem import Netem
+from emulator.qdisc.red import Red
 from emulator.qdisc.tbf import U32_MAX, Tbf
-from emulator.units import Rate, Size
+from emulator.queues import Early
+from emulator.units import Probability, Rate, Size
 
 Fidelity = Literal["packet", "burst"]
 SUPER_PACKET = Size(70_000)  # 65536 bytes (GSO_LEGACY_MAX_SIZE) and the headers that the kernel counts for its segments
@@ -59,7 +61,7 @@ def _has_faults(way: Direction) -> bool:
 
 def stages(
     direction: Direction, mtu: int, fidelity: Fidelity, seed: int, needs: Needs | None = None
-) -> tuple[Qdisc, ...]:
+) -> tuple[Stage, ...]:
     """The qdiscs that a packet meets, first to last, each on a device of its own; none where there is nothing to do.
     `needs`: those of the direction over time, where it changes.
 
@@ -73,6 +75,8 @@ def stages(
     tbf whose bucket is one full packet, in front of a netem with the same rate: the tbf holds back what waits, the
     netem gives each packet its time on the wire; two full packets always fit. In that netem a duplicate takes its
     time as well, and a reordered packet takes none.
+
+    A queue that marks is a red in that tbf, since that is where packets wait, whatever the delay behind it is.
 
     netem fixes when a packet leaves as the packet comes, so what waits in one keeps the rate it found. A direction whose
     rate changes therefore waits in a tbf too, unlimited where it has no queue: all but the packets being sent, two at
@@ -104,14 +108,30 @@ def stages(
         # The packet being sent is in the netem.
         waiting = Size(max(frame, queue.limit - frame) if queue else U32_MAX)
         bucket = Tbf(rate=rate, burst=Size(frame + overhead), limit=waiting, overhead=overhead)
-        return bucket, replace(way, rate=rate, packet_overhead=overhead)
+        early = queue.early if queue else None
+        return Nested(bucket, _red(early, waiting, frame)) if early else bucket, replace(
+            way, rate=rate, packet_overhead=overhead
+        )
     if queue is None and not needs.faults:
         return (replace(way, rate=rate, packet_overhead=overhead),)
     wire = Netem(limit=NO_LIMIT if queue is None else queue.limit, rate=rate, packet_overhead=overhead)
     return (wire, way) if needs.delay or needs.faults else (wire,)
 
 
-def nic(direction: Direction, mtu: int) -> tuple[Tbf, Fq] | None:
+def _red(early: Early, limit: Size, frame: int) -> Red:
+    """Red for what waits behind a packet being sent, whose room is a full one's. It spares packets below its minimum, and
+    takes them from its maximum on; on the minimum of a threshold it takes one in `probability`."""
+    threshold = early.minimum == early.maximum
+    return Red(
+        limit=limit,
+        minimum=Size(early.minimum - frame),
+        maximum=Size(early.maximum - frame + 1),
+        probability=Probability(1) if threshold else early.probability,
+        ecn=early.ecn,
+    )
+
+
+def nic(direction: Direction, mtu: int) -> Nested | None:
     """What a host's own network card does with the direction that leaves it, where the direction has no queue of its
     own: the card's rate, and the queue inside it.
 
@@ -126,7 +146,8 @@ def nic(direction: Direction, mtu: int) -> tuple[Tbf, Fq] | None:
     if direction.rate is None or direction.queue is not None:
         return None
     rate = _without_overhead(direction.rate, mtu + ETHERNET_HEADER, direction.overhead)
-    return Tbf(rate=rate, burst=SUPER_PACKET, limit=Size(U32_MAX)), Fq(limit=NO_LIMIT, flow_limit=NO_LIMIT)
+    shaper = Tbf(rate=rate, burst=SUPER_PACKET, limit=Size(U32_MAX))
+    return Nested(shaper, Fq(limit=NO_LIMIT, flow_limit=NO_LIMIT))
 
 
 def _without_overhead(rate: Rate, frame: int, overhead: int) -> Rate:

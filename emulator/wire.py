@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 from emulator import qdisc
 from emulator.errors import BedError
-from emulator.qdisc import Qdisc
+from emulator.qdisc import Stage
+from emulator.qdisc.red import Red
 
 if TYPE_CHECKING:
     from pyroute2 import IPRoute
@@ -46,7 +47,7 @@ def add_pair(ipr: IPRoute, name: str, peer: str, mtu: int, peer_namespace: int |
         ipr.link("set", index=device(ipr, end), mtu=mtu, state="up")
 
 
-def add_direction(ipr: IPRoute, tag: str, into: str, out_of: str, stages: Iterable[Qdisc], mtu: int) -> tuple[int, ...]:
+def add_direction(ipr: IPRoute, tag: str, into: str, out_of: str, stages: Iterable[Stage], mtu: int) -> tuple[int, ...]:
     """Pass what comes in at the device `into` through `stages` and out of the device `out_of`.
 
     Returns the devices that carry the stages, first to last; the last is `out_of`, also where there is no stage.
@@ -68,7 +69,7 @@ def add_direction(ipr: IPRoute, tag: str, into: str, out_of: str, stages: Iterab
     return (*carriers, port)
 
 
-def _install(ipr: IPRoute, carrier: int, stage: Qdisc | None) -> None:
+def _install(ipr: IPRoute, carrier: int, stage: Stage | None) -> None:
     if stage is not None:
         qdisc.install(ipr, carrier, stage)
 
@@ -81,21 +82,23 @@ def _redirect(ipr: IPRoute, entry: int, exit_: int) -> None:
     ipr.tc("add-filter", "u32", entry, parent=_INGRESS, prio=1, action=action, **match_all)
 
 
-def count(ipr: IPRoute, carriers: Iterable[int]) -> tuple[int, int, int, int, int]:
-    """Packets and bytes that left the last carrier; drops, overlimits and backlog bytes summed over all."""
-    packets = sent = drops = overlimits = backlog = 0
-    root = qdisc.ROOT
+def count(ipr: IPRoute, carriers: Iterable[int]) -> tuple[int, int, int, int, int, int]:
+    """Packets and bytes that left the last carrier, drops and overlimits of all, bytes that wait in the first, ECN marks."""
+    packets = sent = drops = overlimits = marks = 0
+    backlog: list[int] = []
     for carrier in carriers:
         for message in ipr.get_qdiscs(index=carrier):
-            if message["parent"] != root or message.get_attr("TCA_STATS2") is None:
+            if message.get_attr("TCA_KIND") == Red.kind:
+                marks += Red.marked(message.get_attr("TCA_XSTATS"))
+            if message["parent"] != qdisc.ROOT or message.get_attr("TCA_STATS2") is None:
                 continue
             stats = message.get_attr("TCA_STATS2")
             basic, queue = stats.get_attr("TCA_STATS_BASIC"), stats.get_attr("TCA_STATS_QUEUE")
             packets, sent = int(basic["packets"]), int(basic["bytes"])
             drops += int(queue["drops"])
             overlimits += int(queue["overlimits"])
-            backlog += int(queue["backlog"])
-    return packets, sent, drops, overlimits, backlog
+            backlog.append(int(queue["backlog"]))
+    return packets, sent, drops, overlimits, next(iter(backlog), 0), marks
 
 
 def set_offloads(devices: Iterable[str], *, send: bool, receive: bool) -> None:

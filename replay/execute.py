@@ -1,24 +1,29 @@
 """Does one request on the kernel that this process runs on: bed up, plan run, results written, bed down.
 
-`python -m replay.execute FOLDER` does so inside the lab kernel, for the run folder whose `run.json` holds the request; what it
-has to say goes to the kernel's progress device, a JSON line each.
+`python -m replay.execute FOLDER [IMAGE]` does so inside the lab kernel, for the run folder whose `run.json` holds the request;
+what it has to say goes to the kernel's progress device, a JSON line each. A docker bed's daemon is one that is started there
+for the run; IMAGE is a file of `emulator.containers.save_image`, the image that the request names.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from emulator.beds.bed import Bed
+from emulator.beds.docker import DockerBed
 from emulator.beds.netns import NetnsBed
+from emulator.containers import load_image
+from emulator.dockerd import own_daemon
 from emulator.errors import BedError, MachineError, NetworkError
 from emulator.kernel.init import PROGRESS_DEVICE
 from emulator.ledger import Ledger
+from emulator.shaping import Fidelity
 from replay import control, coordinator
 from replay.coordinator import Start
 from replay.muster import called
@@ -36,7 +41,7 @@ FAILURES: dict[str, type[Exception]] = {
 class Up(msgspec.Struct, frozen=True, tag=True):
     """The bed is up, with this fidelity; the ranks are about to start."""
 
-    fidelity: Literal["packet", "burst"]
+    fidelity: Fidelity
 
 
 class Failure(msgspec.Struct, frozen=True, tag=True):
@@ -56,19 +61,20 @@ def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said]
         TraceError, NetworkError, MachineError, BedError: as their names say.
     """
     plan = plan_of(request)
-    with _BEDS[request.bed](request, plan, ledger) as (bed, start):
+    placed = _mustered if request.bed == "compose" else _forked
+    with placed(request, plan, ledger) as (bed, start):
         say(Up(bed.fidelity))
         measured = coordinator.run(plan, bed, verify=request.verify, on_progress=say, start=start)
         write_measurement(folder, plan, measured)
 
 
 @contextmanager
-def _netns(request: Request, plan: Plan, ledger: Ledger) -> Iterator[tuple[Bed, Start]]:
-    """Hosts that are namespaces of ours; ranks are forked into them."""
-    with NetnsBed(request.resolved_network(), ledger, _fidelity(request)) as bed, ledger.processes() as started:
+def _forked(request: Request, plan: Plan, ledger: Ledger) -> Iterator[tuple[Bed, Start]]:
+    """A bed whose hosts are ours, and ranks that are forked into them."""
+    with _bed(request, ledger) as bed, ledger.processes() as started:
 
-        def start(plan: RankPlan, addresses: Mapping[int, tuple[str, int]], options: WorkerOptions) -> Worker:
-            worker = start_worker(plan, addresses, options)
+        def start(own: RankPlan, addresses: Mapping[int, tuple[str, int]], options: WorkerOptions) -> Worker:
+            worker = start_worker(own, addresses, options)
             started(worker.pid)
             return worker
 
@@ -76,24 +82,38 @@ def _netns(request: Request, plan: Plan, ledger: Ledger) -> Iterator[tuple[Bed, 
 
 
 @contextmanager
-def _compose(request: Request, plan: Plan, ledger: Ledger) -> Iterator[tuple[Bed, Start]]:
-    """Hosts that are containers, whose ranks report here."""
+def _mustered(request: Request, plan: Plan, ledger: Ledger) -> Iterator[tuple[Bed, Start]]:
+    """A bed round the hosts in which the ranks are already that report here."""
     network = request.resolved_network()
     hosts = {rank: host.name for host in network.hosts for rank in host.ranks if rank in plan.ranks}
     with called(hosts) as muster, NetnsBed(network, ledger, _fidelity(request), muster.namespaces) as bed:
         yield bed, muster.start
 
 
-_BEDS = {"netns": _netns, "compose": _compose}
+def _bed(request: Request, ledger: Ledger) -> NetnsBed:
+    network, fidelity = request.resolved_network(), _fidelity(request)
+    if request.bed == "docker":
+        return DockerBed(network, ledger, fidelity, request.image)
+    return NetnsBed(network, ledger, fidelity)
 
 
-def _fidelity(request: Request) -> Literal["packet", "burst"] | None:
+def _fidelity(request: Request) -> Fidelity | None:
     if request.fidelity == "auto":
         return None
     return "packet" if request.fidelity == "packet" else "burst"
 
 
-def _main(folder: Path) -> int:
+@contextmanager
+def _daemon(ledger: Ledger, image: Path | None) -> Iterator[None]:
+    """A daemon of this kernel's own, which beds use from now on, and which has the image in the file."""
+    with own_daemon(ledger) as address:
+        os.environ["DOCKER_HOST"] = address
+        if image is not None:
+            load_image(image)
+        yield
+
+
+def _main(folder: Path, image: Path | None = None) -> int:
     request = msgspec.json.decode((folder / "run.json").read_bytes(), type=Run).request
     with open(PROGRESS_DEVICE, "wb", buffering=0) as device, Ledger("lab") as ledger:
 
@@ -101,7 +121,8 @@ def _main(folder: Path) -> int:
             device.write(msgspec.json.encode(message) + b"\n")
 
         try:
-            execute(request, folder, ledger, say)
+            with _daemon(ledger, image) if request.bed == "docker" else nullcontext():
+                execute(request, folder, ledger, say)
         except tuple(FAILURES.values()) as error:
             kind = next(name for name, known in FAILURES.items() if isinstance(error, known))
             say(Failure(kind, str(error)))
@@ -110,4 +131,4 @@ def _main(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_main(Path(sys.argv[1])))
+    sys.exit(_main(*map(Path, sys.argv[1:])))

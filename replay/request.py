@@ -18,7 +18,7 @@ from traces.program import Trace
 from traces.steps import select
 
 GROUNDS = ("virtual", "host")
-BEDS = ("netns",)
+BEDS = ("netns", "docker")
 FIDELITIES = ("auto", "packet", "burst")
 
 
@@ -26,7 +26,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One replay: a trace, changed by what-ifs, on a network.
 
     `network` is the resolved form (`emulator.network.to_dict`); `steps` is "A:B" or "" for all; `trace_hash` is that of the
-    file's bytes.
+    file's bytes; `image` is what a docker bed's containers are made of, "" for an empty one.
     """
 
     trace: str
@@ -36,6 +36,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     steps: str = ""
     ground: str = "virtual"
     bed: str = "netns"
+    image: str = ""
     fidelity: str = "auto"
     verify: bool = False
 

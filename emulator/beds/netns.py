@@ -23,8 +23,7 @@ from emulator.ledger import Ledger
 from emulator.links import ETHERNET_HEADER, Direction, Link
 from emulator.namespace import FOLDER, Namespace, enter, inside, set_attribute, sysctl
 from emulator.network import Network
-from emulator.qdisc.fq import Fq
-from emulator.qdisc.tbf import Tbf
+from emulator.qdisc import Nested
 from emulator.routes import longest, routes
 from emulator.shaping import (
     Fidelity,
@@ -130,7 +129,7 @@ class NetnsBed:
         card = nic(after, link.mtu)
         if card and card != nic(before, link.mtu) and source in self._addresses:
             with self._inside(source) as ipr:
-                qdisc.change(ipr, wire.device(ipr, "eth0"), card[0])
+                qdisc.change(ipr, wire.device(ipr, "eth0"), card)
 
     def close(self) -> None:
         self._guards.close()
@@ -212,7 +211,7 @@ class NetnsBed:
         for node, end, leaving in zip((link.a, link.b), ends, (link.a_to_b, link.b_to_a), strict=True):
             self._plug_in(node, end, link.mtu, nic(leaving, link.mtu) if node in self._addresses else None)
 
-    def _plug_in(self, node: str, end: str, mtu: int, card: tuple[Tbf, Fq] | None) -> None:
+    def _plug_in(self, node: str, end: str, mtu: int, card: Nested | None) -> None:
         """The end of a cable at a host or a switch."""
         with self._inside(node) as ipr:
             port = wire.device(ipr, end)
@@ -220,9 +219,7 @@ class NetnsBed:
             if self.fidelity == "packet":
                 wire.set_offloads([end], send=False, receive=node in self._addresses)
             if card is not None:
-                shaper, queue = card
-                qdisc.install(ipr, port, shaper)
-                qdisc.install(ipr, port, queue, qdisc.SECOND, qdisc.FIRST + 1)  # of the shaper's only class
+                qdisc.install(ipr, port, card)
             ipr.link("set", index=port, state="up")
 
     def _unplug(self, host: str) -> None:
@@ -242,6 +239,8 @@ class NetnsBed:
             for key, floor in _BUFFER_FLOOR.items():
                 sysctl(f"ipv4/{key}", _with_maximum(key, self._buffer(floor)))
             sysctl("ipv4/tcp_congestion_control", self.network.tcp.congestion, may_refuse=True)
+            if self.network.tcp.ecn:
+                sysctl("ipv4/tcp_ecn", "1")
             if self.fidelity == "packet":
                 set_attribute(self._names[host], "eth0", "gro_flush_timeout", str(RECEIVE_GAP_NS))
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replay.request import FIDELITIES
+from replay.request import BEDS, FIDELITIES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from threading import Event
 
     from rich.progress import Progress, TaskID
@@ -50,7 +51,17 @@ if TYPE_CHECKING:
     help="The lab kernel in virtual time, or this machine's kernel in real time (root).",
 )
 @click.option(
-    "--bed", type=click.Choice(["netns"]), default="netns", show_default=True, help="What a host of the network is."
+    "--bed",
+    type=click.Choice(BEDS),
+    default="netns",
+    show_default=True,
+    help="What a host of the network is: a namespace, or a container.",
+)
+@click.option(
+    "--image",
+    default="",
+    metavar="NAME",
+    help="The containers' image, of the daemon of DOCKER_HOST; by default an empty one.",
 )
 @click.option(
     "--fidelity",
@@ -79,6 +90,7 @@ def command(
     steps: str,
     ground: str,
     bed: str,
+    image: str,
     fidelity: str,
     verify: bool,
     base: Path,
@@ -93,14 +105,20 @@ def command(
     Example:
       tracebed replay resnet50.trace --network ethernet-10g --network wan-continental --what-if compute=0.1
     """  # fmt: skip
+    from functools import partial
+
     from replay.cli.network import split_settings
     from replay.grounds import describe_kernel
-    from replay.session import load_network, read_job
+    from replay.session import load_network, read_job, replay
 
+    if image and bed != "docker":
+        raise click.UsageError("--image belongs to --bed docker")
     job = read_job(trace, what_if, steps)
     resolved = [load_network(name, job, split_settings(settings)) for name in networks]
     describe_kernel(ground)  # raises where there is none: no folder is made then
-    runs, failures = _run_all(job, resolved, base, ground, fidelity, verify, jobs or _side_by_side(ground))
+    argv = tuple(sys.argv)
+    do = partial(replay, ground=ground, bed=bed, image=image, fidelity=fidelity, verify=verify, command=argv)
+    runs, failures = _run_all(do, job, resolved, base, jobs or _side_by_side(ground))
     if as_json:
         import msgspec
 
@@ -119,7 +137,7 @@ def _side_by_side(ground: str) -> int:
 
 
 def _run_all(
-    job: Job, networks: list[Network], base: Path, ground: str, fidelity: str, verify: bool, jobs: int
+    do: Callable[..., Run], job: Job, networks: list[Network], base: Path, jobs: int
 ) -> tuple[list[tuple[Path, Run]], list[str]]:
     """Every run that came to its end, in order, with its folder; and a line for each that did not.
 
@@ -148,7 +166,7 @@ def _run_all(
             waiting = []
             for network, folder in zip(networks, folders, strict=True):
                 bar = bars.add_task(f"{network.name}: waiting", total=job.trace.step_count, start=False)
-                run = pool.submit(_run_one, job, network, folder, ground, fidelity, verify, bars, bar, stopped)
+                run = pool.submit(_run_one, do, job, network, folder, bars, bar, stopped)
                 waiting.append((network, folder, run))
             runs, failures = [], []
             for network, folder, run in waiting:
@@ -177,19 +195,16 @@ def _end_children() -> None:
 
 
 def _run_one(
+    do: Callable[..., Run],
     job: Job,
     network: Network,
     folder: Path,
-    ground: str,
-    fidelity: str,
-    verify: bool,
     bars: Progress,
     bar: TaskID,
     stopped: Event,
 ) -> Run:
     from replay import control
     from replay.execute import Said, Up
-    from replay.session import replay
 
     marks = 0
 
@@ -205,9 +220,7 @@ def _run_one(
 
     bars.start_task(bar)
     bars.update(bar, description=f"{network.name}: starting")
-    run = replay(
-        job, network, folder, ground=ground, fidelity=fidelity, verify=verify, command=tuple(sys.argv), say=say
-    )
+    run = do(job, network, folder, say=say)
     bars.update(bar, description=f"{network.name}: done")
     return run
 

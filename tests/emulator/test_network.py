@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from emulator.impairments import Event, FourState, GilbertElliott
-from emulator.links import Queue
 from emulator.network import Network, Tcp, from_dict, load, profiles, to_dict
+from emulator.queues import Early, Queue
 from emulator.shape import Shape, unreachable
 from emulator.topologies.star import star
 from emulator.units import Duration, Probability, Rate, Size
@@ -28,6 +28,8 @@ links:
     duplicate: 2%
     corrupt: 3%
     overhead: 38
+    up: {queue: {limit: 1 MiB, ecn: 65 KiB}}
+    down: {queue: {limit: 1 MiB, red: {min: 30 KiB, max: 90 KiB, probability: 10%}}}
 tcp: {congestion: reno, buffer: 16 MiB}
 seed: 7
 """
@@ -56,7 +58,7 @@ def test_star_with_overrides_by_link_and_direction(tmp_path: Path) -> None:
     network = _load(tmp_path, STAR, ranks=8)
     assert [host.ranks for host in network.hosts] == [(0, 1), (2, 3), (4, 5), (6, 7)]
     assert [switch.name for switch in network.switches] == ["switch"]
-    assert network.tcp == Tcp("reno", Size(2**24))
+    assert network.tcp == Tcp("reno", Size(2**24), ecn=False)
     assert (network.name, network.source, network.seed) == ("net", "profile ethernet-10g", 7)
     plain, _, slow, faulty = network.links
     assert (plain.name, plain.a, plain.b, plain.mtu) == ("host0", "host0", "switch", 9000)
@@ -76,6 +78,10 @@ def test_star_with_overrides_by_link_and_direction(tmp_path: Path) -> None:
     assert faulty.a_to_b.duplicate == Event(Probability.parse("2%"))
     assert faulty.a_to_b.corrupt == Event(Probability.parse("3%"))
     assert faulty.a_to_b.overhead == 38
+    step = Early(Size(66560), Size(66560), Probability(Probability.ALWAYS), ecn=True)
+    assert faulty.a_to_b.queue == Queue(2**20, "bytes", step)
+    ramp = Early(Size(30720), Size(92160), Probability.parse("10%"), ecn=False)
+    assert faulty.b_to_a.queue == Queue(2**20, "bytes", ramp)
 
 
 def test_listed_hosts_switches_and_links(tmp_path: Path) -> None:
@@ -87,6 +93,12 @@ def test_listed_hosts_switches_and_links(tmp_path: Path) -> None:
     assert (trunk.a_to_b.rate, trunk.b_to_a.rate) == (Rate(10**9), Rate(4 * 10**10))
     assert last.a_to_b.rate is None
     assert last.mtu == 68
+
+
+def test_dctcp_has_ecn_and_others_where_they_ask(tmp_path: Path) -> None:
+    assert _load(tmp_path, "profile: ethernet-10g\ntcp: {congestion: dctcp}\n").tcp.ecn
+    assert _load(tmp_path, "profile: ethernet-10g\ntcp: {ecn: true}\n").tcp == Tcp("cubic", None, ecn=True)
+    assert not _load(tmp_path, "profile: ethernet-10g\n").tcp.ecn
 
 
 @pytest.mark.parametrize("text", [STAR, PAIRS, "profile: wan-transatlantic"])
