@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import msgspec
 
+from emulator.beds.bed import Bed
 from emulator.beds.docker import DockerBed
 from emulator.beds.netns import NetnsBed
 from emulator.containers import load_image
@@ -24,8 +25,12 @@ from emulator.kernel.init import PROGRESS_DEVICE
 from emulator.ledger import Ledger
 from emulator.shaping import Fidelity
 from replay import capture, control, coordinator
+from replay.coordinator import Start
+from replay.muster import called
+from replay.plan import Plan, RankPlan
 from replay.request import Request, plan_of
 from replay.results import Run, write_measurement
+from replay.worker import Worker, WorkerOptions, start_worker
 from traces.errors import TraceError
 
 FAILURES: dict[str, type[Exception]] = {
@@ -56,16 +61,13 @@ def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said]
         TraceError, NetworkError, MachineError, BedError: as their names say.
     """
     plan = plan_of(request)
-    fidelity: Fidelity | None = None
-    if request.fidelity != "auto":
-        fidelity = "packet" if request.fidelity == "packet" else "burst"
-    with _bed(request, ledger, fidelity) as bed:
+    placed = _mustered if request.bed == "compose" else _forked
+    with placed(request, plan, ledger) as (bed, start):
         say(Up(bed.fidelity))
-
         captures = capture.companions(bed, request.pcap, folder)
         with ledger.processes() as started:
             measured = coordinator.run(
-                plan, bed, verify=request.verify, companions=captures, on_progress=say, on_start=started
+                plan, bed, verify=request.verify, companions=captures, on_progress=say, on_start=started, start=start
             )
         write_measurement(folder, plan, measured)
     for name, missed in measured.missed.items():
@@ -73,11 +75,39 @@ def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said]
             raise BedError(f"{name} missed {missed} packets: its file is not whole, though the rest of the run is")
 
 
-def _bed(request: Request, ledger: Ledger, fidelity: Fidelity | None) -> NetnsBed:
+@contextmanager
+def _forked(request: Request, plan: Plan, ledger: Ledger) -> Iterator[tuple[Bed, Start]]:
+    """A bed whose hosts are ours, and ranks that are forked into them."""
+    with _bed(request, ledger) as bed, ledger.processes() as started:
+
+        def start(own: RankPlan, addresses: Mapping[int, tuple[str, int]], options: WorkerOptions) -> Worker:
+            worker = start_worker(own, addresses, options)
+            started(worker.pid)
+            return worker
+
+        yield bed, start
+
+
+@contextmanager
+def _mustered(request: Request, plan: Plan, ledger: Ledger) -> Iterator[tuple[Bed, Start]]:
+    """A bed round the hosts in which the ranks are already that report here."""
     network = request.resolved_network()
+    hosts = {rank: host.name for host in network.hosts for rank in host.ranks if rank in plan.ranks}
+    with called(hosts) as muster, NetnsBed(network, ledger, _fidelity(request), muster.namespaces) as bed:
+        yield bed, muster.start
+
+
+def _bed(request: Request, ledger: Ledger) -> NetnsBed:
+    network, fidelity = request.resolved_network(), _fidelity(request)
     if request.bed == "docker":
         return DockerBed(network, ledger, fidelity, request.image)
     return NetnsBed(network, ledger, fidelity)
+
+
+def _fidelity(request: Request) -> Fidelity | None:
+    if request.fidelity == "auto":
+        return None
+    return "packet" if request.fidelity == "packet" else "burst"
 
 
 @contextmanager
