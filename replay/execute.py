@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from emulator.beds.netns import NetnsBed
+from emulator.dilation import dilate
 from emulator.errors import BedError, MachineError, NetworkError
 from emulator.kernel.init import PROGRESS_DEVICE
 from emulator.ledger import Ledger
-from replay import capture, control, coordinator
+from replay import capture, control, coordinator, dilation
 from replay.request import Request, plan_of
 from replay.results import Run, write_measurement
 from traces.errors import TraceError
@@ -49,19 +51,24 @@ def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said]
     Raises:
         TraceError, NetworkError, MachineError, BedError: as their names say.
     """
-    plan = plan_of(request)
+    plan, factor = plan_of(request), Fraction(request.dilation)
     fidelity: Literal["packet", "burst"] | None = None
     if request.fidelity != "auto":
         fidelity = "packet" if request.fidelity == "packet" else "burst"
-    with NetnsBed(request.resolved_network(), ledger, fidelity) as bed:
+    with NetnsBed(dilate(request.resolved_network(), factor), ledger, fidelity) as bed:
         say(Up(bed.fidelity))
 
-        captures = capture.companions(bed, request.pcap, folder)
         with ledger.processes() as started:
             measured = coordinator.run(
-                plan, bed, verify=request.verify, companions=captures, on_progress=say, on_start=started
+                plan,
+                bed,
+                verify=request.verify,
+                companions=capture.companions(bed, request.pcap, folder, factor),
+                on_progress=lambda said: say(dilation.step_mark(said, factor)),
+                on_start=started,
+                stall_s=coordinator.STALL_S * float(factor),
             )
-        write_measurement(folder, plan, measured)
+        write_measurement(folder, plan, dilation.measurement(measured, factor))
     for name, missed in measured.missed.items():
         if missed:
             raise BedError(f"{name} missed {missed} packets: its file is not whole, though the rest of the run is")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One replay: a trace, changed by what-ifs, on a network.
 
     `network` is the resolved form (`emulator.network.to_dict`); `steps` is "A:B" or "" for all; `trace_hash` is that of the
-    file's bytes; `pcap` are the links that are captured.
+    file's bytes; `pcap` are the links that are captured; `dilation` is by how much
+    time is stretched while it runs, as in `replay.dilation`.
     """
 
     trace: str
@@ -39,6 +41,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fidelity: str = "auto"
     verify: bool = False
     pcap: tuple[str, ...] = ()
+    dilation: str = "1"
 
     def resolved_network(self) -> Network:
         return from_dict(self.network)
@@ -77,6 +80,6 @@ def prepare(path: Path, what_if: tuple[str, ...], steps: str) -> tuple[Trace, li
 
 
 def plan_of(request: Request) -> Plan:
-    """The plan that the request asks for."""
+    """The plan that the request asks for, dilated."""
     trace, _ = prepare(Path(request.trace), request.what_if, request.steps)
-    return lower(trace)
+    return lower(whatif.scaled(trace, Fraction(request.dilation)))
