@@ -65,7 +65,8 @@ if TYPE_CHECKING:
     "--pcap",
     multiple=True,
     metavar="LINK",
-    help="Capture what leaves this link at both ends, to LINK.pcap in the run folder; more than once.",
+    help="Capture what leaves this link at both ends, to LINK.pcap in the run folder; more than once. In bursts, a burst is "
+    "one packet.",
 )
 @click.option(
     "--dilate",

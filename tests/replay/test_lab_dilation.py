@@ -15,13 +15,13 @@ pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab")]
 
 NETWORK = """profile: ethernet-10g
 traffic:
-  - constant: {from: host0, to: host1, rate: 100 mbit, for: 5 ms}
+  - constant: {from: host0, to: host1, rate: 100 mbit, for: 2 ms}
 """
 
 
 def test_a_dilated_run_says_what_the_network_itself_would_take(tmp_path: Path) -> None:
     """A busy machine may be slower, never faster: so the upper bound is a loose one, which 100 times as long would not meet."""
-    trace = written(all_reduces(2, 5_000_000, steps=3), tmp_path)
+    trace = written(all_reduces(2, 2_000_000, steps=3), tmp_path)
     network = tmp_path / "net.yaml"
     network.write_text(NETWORK)
     _, virtual = replayed(trace, network, tmp_path)
