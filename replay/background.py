@@ -223,7 +223,7 @@ class _Host:
     def _take(self, sock: socket.socket, count: _Count) -> None:
         try:
             size = sock.recv_into(self._sink, _CHUNK, socket.MSG_TRUNC)
-        except ConnectionError:
+        except OSError:  # the other end has given up
             size = 0
         count.received += size
         if not size:

@@ -14,6 +14,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from fractions import Fraction
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -43,30 +44,32 @@ def check_links(network: Network, links: Sequence[str]) -> None:
             )
 
 
-def companions(bed: Bed, links: Sequence[str], folder: Path) -> list[Companion]:
-    """A companion for each link, which writes `LINK.pcap`."""
+def companions(bed: Bed, links: Sequence[str], folder: Path, factor: Fraction) -> list[Companion]:
+    """A companion for each link, which writes `LINK.pcap`, its times divided by `factor`."""
     return [
-        Companion(f"the capture of link {link}", partial(_prepare, bed, link, folder / f"{link}.pcap"))
+        Companion(f"the capture of link {link}", partial(_prepare, bed, link, folder / f"{link}.pcap", factor))
         for link in dict.fromkeys(links)
     ]
 
 
 @contextmanager
-def _prepare(bed: Bed, link: str, path: Path) -> Iterator[Task]:
+def _prepare(bed: Bed, link: str, path: Path, factor: Fraction) -> Iterator[Task]:
     with ExitStack() as opened:
         file = opened.enter_context(path.open("wb"))
         taps = [opened.enter_context(Tap(device)) for device in bed.enter_link(link)]
         timer = opened.enter_context(closing(Timer()))
-        yield partial(_capture, file, taps, timer)
+        yield partial(_capture, file, taps, timer, factor)
 
 
-def _capture(file: BinaryIO, taps: Sequence[Tap], timer: Timer, channel: socket.socket, start_ns: int) -> Done:
+def _capture(
+    file: BinaryIO, taps: Sequence[Tap], timer: Timer, factor: Fraction, channel: socket.socket, start_ns: int
+) -> Done:
     """From Go at `start_ns` until `channel` has something to read."""
     begin = start_ns + time.clock_gettime_ns(time.CLOCK_REALTIME) - monotonic()
     file.write(header())
     held: list[Frame] = []
-    fds = [tap.fileno() for tap in taps]
-    before, over, bye = 0, False, channel.fileno()
+    bye, fds = channel.fileno(), [tap.fileno() for tap in taps]
+    before, over = 0, False
     while not over:
         over = bye in select.select([bye, *fds], [], [])[0]
         if not over:
@@ -76,8 +79,8 @@ def _capture(file: BinaryIO, taps: Sequence[Tap], timer: Timer, channel: socket.
         now = time.clock_gettime_ns(time.CLOCK_REALTIME)
         held = sorted((*held, *(frame for tap in taps for frame in tap.frames())), key=attrgetter("at_ns"))
         ready = len(held) if over else bisect_right(held, before, key=attrgetter("at_ns"))
-        file.writelines(
-            record(frame.at_ns - begin, frame.length, frame.kept) for frame in held[:ready] if frame.at_ns >= begin
-        )
+        for frame in held[:ready]:
+            if frame.at_ns >= begin:
+                file.write(record(round((frame.at_ns - begin) / factor), frame.length, frame.kept))
         held, before = held[ready:], now
     return Done(missed=sum(tap.lost() for tap in taps))

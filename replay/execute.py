@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from fractions import Fraction
 from pathlib import Path
 
 import msgspec
@@ -19,12 +20,14 @@ from emulator.beds.bed import Bed
 from emulator.beds.docker import DockerBed
 from emulator.beds.netns import NetnsBed
 from emulator.containers import load_image
+from emulator.dilation import dilate
 from emulator.dockerd import own_daemon
 from emulator.errors import BedError, MachineError, NetworkError
 from emulator.kernel.init import PROGRESS_DEVICE
 from emulator.ledger import Ledger
+from emulator.network import Network
 from emulator.shaping import Fidelity
-from replay import capture, control, coordinator
+from replay import capture, control, coordinator, dilation
 from replay.coordinator import Start
 from replay.muster import called
 from replay.plan import Plan, RankPlan
@@ -60,25 +63,32 @@ def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said]
     Raises:
         TraceError, NetworkError, MachineError, BedError: as their names say.
     """
-    plan = plan_of(request)
+    plan, factor = plan_of(request), Fraction(request.dilation)
+    network = dilate(request.resolved_network(), factor)
     placed = _mustered if request.bed == "compose" else _forked
-    with placed(request, plan, ledger) as (bed, start):
+    with placed(request, network, plan, ledger) as (bed, start):
         say(Up(bed.fidelity))
-        captures = capture.companions(bed, request.pcap, folder)
         with ledger.processes() as started:
             measured = coordinator.run(
-                plan, bed, verify=request.verify, companions=captures, on_progress=say, on_start=started, start=start
+                plan,
+                bed,
+                verify=request.verify,
+                companions=capture.companions(bed, request.pcap, folder, factor),
+                on_progress=lambda said: say(dilation.step_mark(said, factor)),
+                on_start=started,
+                start=start,
+                stall_s=coordinator.STALL_S * float(factor),
             )
-        write_measurement(folder, plan, measured)
+        write_measurement(folder, plan, dilation.measurement(measured, factor))
     for name, missed in measured.missed.items():
         if missed:
             raise BedError(f"{name} missed {missed} packets: its file is not whole, though the rest of the run is")
 
 
 @contextmanager
-def _forked(request: Request, plan: Plan, ledger: Ledger) -> Iterator[tuple[Bed, Start]]:
+def _forked(request: Request, network: Network, plan: Plan, ledger: Ledger) -> Iterator[tuple[Bed, Start]]:
     """A bed whose hosts are ours, and ranks that are forked into them."""
-    with _bed(request, ledger) as bed, ledger.processes() as started:
+    with _bed(request, network, ledger) as bed, ledger.processes() as started:
 
         def start(own: RankPlan, addresses: Mapping[int, tuple[str, int]], options: WorkerOptions) -> Worker:
             worker = start_worker(own, addresses, options)
@@ -89,16 +99,15 @@ def _forked(request: Request, plan: Plan, ledger: Ledger) -> Iterator[tuple[Bed,
 
 
 @contextmanager
-def _mustered(request: Request, plan: Plan, ledger: Ledger) -> Iterator[tuple[Bed, Start]]:
+def _mustered(request: Request, network: Network, plan: Plan, ledger: Ledger) -> Iterator[tuple[Bed, Start]]:
     """A bed round the hosts in which the ranks are already that report here."""
-    network = request.resolved_network()
     hosts = {rank: host.name for host in network.hosts for rank in host.ranks if rank in plan.ranks}
     with called(hosts) as muster, NetnsBed(network, ledger, _fidelity(request), muster.namespaces) as bed:
         yield bed, muster.start
 
 
-def _bed(request: Request, ledger: Ledger) -> NetnsBed:
-    network, fidelity = request.resolved_network(), _fidelity(request)
+def _bed(request: Request, network: Network, ledger: Ledger) -> NetnsBed:
+    fidelity = _fidelity(request)
     if request.bed == "docker":
         return DockerBed(network, ledger, fidelity, request.image)
     return NetnsBed(network, ledger, fidelity)

@@ -15,6 +15,7 @@ from emulator.network import Network, load, to_dict
 from emulator.shaping import choose_fidelity
 from replay import control
 from replay.capture import check_links
+from replay.dilation import read_dilation, statement
 from replay.execute import Said
 from replay.grounds import GROUNDS, describe_kernel
 from replay.ideal import ideal_step_ns
@@ -71,10 +72,12 @@ def replay(
     fidelity: str = "auto",
     verify: bool = False,
     pcap: Sequence[str] = (),
+    dilation: str = "1",
     command: Sequence[str] = (),
     say: Callable[[Said], None] = lambda said: None,
 ) -> Run:
-    """Replay `job` on `network`, leave the run in `folder`, and return what `run.json` says then; `pcap`: links to capture.
+    """Replay `job` on `network`, leave the run in `folder`, and return what `run.json` says then; `pcap`: links to capture;
+    `dilation`: as in `replay.dilation`.
 
     The folder keeps what was measured also where the run fails.
 
@@ -82,6 +85,7 @@ def replay(
         TraceError, NetworkError, MachineError, BedError: as their names say.
     """
     check_links(network, pcap)
+    factor = read_dilation(dilation, ground)
     run = Run(
         format=FORMAT,
         tracebed=_version(),
@@ -98,10 +102,11 @@ def replay(
             fidelity=fidelity,
             verify=verify,
             pcap=tuple(pcap),
+            dilation=dilation,
         ),
         kernel=describe_kernel(ground),
         fidelity=fidelity if fidelity != "auto" else choose_fidelity(network),
-        assumed=(*job.assumed, *not_applied(network)),
+        assumed=(*job.assumed, *([statement(factor)] if factor != 1 else []), *not_applied(network)),
         status="running",
     )
     results = RunFolder(folder, job.trace.programs)

@@ -75,7 +75,15 @@ if TYPE_CHECKING:
     "--pcap",
     multiple=True,
     metavar="LINK",
-    help="Capture what leaves this link at both ends, to LINK.pcap in the run folder; more than once.",
+    help="Capture what leaves this link at both ends, to LINK.pcap in the run folder; more than once. In bursts, a burst is "
+    "one packet.",
+)
+@click.option(
+    "--dilate",
+    "dilation",
+    default="1",
+    metavar="K",
+    help="With --on host: run job and network K times slower, for rates that this machine can't carry.",
 )
 @click.option("--verify", is_flag=True, help="Send real tensors and check every value that was reduced.")
 @click.option(
@@ -100,6 +108,7 @@ def command(
     image: str,
     fidelity: str,
     pcap: tuple[str, ...],
+    dilation: str,
     verify: bool,
     base: Path,
     jobs: int | None,
@@ -113,9 +122,10 @@ def command(
     Example:
       tracebed replay resnet50.trace --network ethernet-10g --network wan-continental --what-if compute=0.1
     """  # fmt: skip
-
+    from emulator.dilation import dilate
     from replay.capture import check_links
     from replay.cli.network import split_settings
+    from replay.dilation import read_dilation
     from replay.grounds import describe_kernel
     from replay.session import load_network, read_job, replay
 
@@ -124,11 +134,20 @@ def command(
     job = read_job(trace, what_if, steps)
     resolved = [load_network(name, job, split_settings(settings)) for name in networks]
     describe_kernel(ground)  # raises where there is none: no folder is made then
-    for network in resolved:
+    factor = read_dilation(dilation, ground)
+    for network in resolved:  # both raise where it can't be so
         check_links(network, pcap)
-    argv = tuple(sys.argv)
+        dilate(network, factor)
     how = partial(
-        replay, ground=ground, bed=bed, image=image, fidelity=fidelity, verify=verify, pcap=pcap, command=argv
+        replay,
+        ground=ground,
+        bed=bed,
+        image=image,
+        fidelity=fidelity,
+        verify=verify,
+        pcap=pcap,
+        dilation=dilation,
+        command=tuple(sys.argv),
     )
     runs, failures = _run_all(job, resolved, base, how, jobs or _side_by_side(ground))
     if as_json:
@@ -272,7 +291,7 @@ def show(job: Job, runs: list[tuple[Path, Run]], settings: tuple[str, ...] = ())
     ]
     lines += [f"set in every network: {setting}" for setting in settings]
     lines += [f"what if: {statement}" for statement in job.assumed]
-    lines += [statement for _, run in runs for statement in run.assumed[len(job.assumed) :]]
+    lines += dict.fromkeys(statement for _, run in runs for statement in run.assumed[len(job.assumed) :])
     if job.what_if and first.summary and first.summary.recorded_step_ns:
         lines.append("vs recorded: against the job as it was recorded, without the what-ifs")
     if ground == "host":

@@ -118,6 +118,16 @@ def in_containers(
         yield start(trace, "--network", network, "--on", "host", "--bed", "docker")
 
 
+@pytest.fixture
+def with_companions(root: None, start: Callable[..., Running], tmp_path: Path) -> Running:
+    """The same with background traffic between two hosts and a capture: three processes more, which are started first."""
+    network = tmp_path / "busy.yaml"
+    traffic = "traffic: [{constant: {from: host0, to: host1, rate: 1 mbit}}]\n"
+    network.write_text("topology: {star: {}}\nlink: {rate: unlimited}\n" + traffic)
+    trace = written(computing(RANKS, 100_000_000, steps=600), tmp_path)
+    return start(trace, "--network", network, "--on", "host", "--pcap", "host0")
+
+
 @dataclass(frozen=True)
 class Traces:
     """What a run has on this machine while it runs: all of it must be gone afterwards."""
@@ -187,6 +197,28 @@ def test_a_rank_on_this_machine_is_killed(on_host: Running) -> None:
     kill(on_host.processes()[2])
     on_host.fails("rank 2's process was killed by signal 9 (SIGKILL)")
     wait_until(traces.are_gone, SOON_S)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    ("which", "name"),
+    [
+        (0, "the background traffic of host host0"),
+        (1, "the background traffic of host host1"),
+        (2, "the capture of link host0"),
+    ],
+)
+def test_a_process_beside_the_ranks_is_killed(which: int, name: str, with_companions: Running) -> None:
+    traces = Traces.of(with_companions)
+    assert len(traces.processes) == RANKS + 3
+    kill(with_companions.processes()[which])
+    with_companions.fails(f"the process of {name} was killed by signal 9 (SIGKILL)")
+    wait_until(traces.are_gone, SOON_S)
+
+
+@pytest.mark.root
+def test_the_command_is_killed_with_what_runs_beside_the_ranks(with_companions: Running) -> None:
+    the_command_is_killed(with_companions)
 
 
 @pytest.mark.lab
