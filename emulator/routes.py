@@ -83,3 +83,28 @@ def path_mtus(shape: Shape, mtu: Callable[[str], int]) -> Mapping[str, Mapping[s
 def _across(shape: Shape, link: str, node: str) -> str:
     a, b = shape.links[link]
     return b if node == a else a
+
+
+Choice = Callable[[str, str, str], int]
+"""For a switch and two hosts, a number: which of equal paths is taken, counted round."""
+
+
+def passages(shape: Shape, choose: Choice) -> Mapping[tuple[str, str], Mapping[tuple[str, str], str]]:
+    """For a link and the switch at its end: by source and target host, the link by which what comes in there goes on.
+
+    Hosts have one link each. Cost: pairs of hosts x links between them.
+    """
+    towards = routes(shape)
+    homes = {node: link for link, ends in shape.links.items() for node in ends if node in towards}
+    onward: dict[tuple[str, str], dict[tuple[str, str], str]] = defaultdict(dict)
+    for source, home in homes.items():
+        for target, hops in towards.items():
+            if source == target:
+                continue
+            link, node = home, _across(shape, home, source)
+            while node != target:
+                equal = hops[node]
+                out = equal[choose(node, source, target) % len(equal)]
+                onward[link, node][source, target] = out
+                link, node = out, _across(shape, out, node)
+    return onward

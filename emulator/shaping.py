@@ -101,7 +101,7 @@ def stages(
         return (way,) if needs.delay or needs.faults else ()
     frame = mtu + ETHERNET_HEADER
     overhead = direction.overhead if fidelity == "packet" else 0
-    rate = direction.rate if fidelity == "packet" else _without_overhead(direction.rate, frame, direction.overhead)
+    rate = direction.rate if fidelity == "packet" else without_overhead(direction.rate, frame, direction.overhead)
     queue = direction.queue
     in_tbf = needs.rate_changes if queue is None else queue.unit == "bytes"
     if in_tbf:
@@ -148,12 +148,12 @@ def nic(direction: Direction, mtu: int) -> Nested | None:
     """
     if direction.rate is None or direction.queue is not None:
         return None
-    rate = _without_overhead(direction.rate, mtu + ETHERNET_HEADER, direction.overhead)
+    rate = without_overhead(direction.rate, mtu + ETHERNET_HEADER, direction.overhead)
     shaper = Tbf(rate=rate, burst=SUPER_PACKET, limit=Size(U32_MAX))
     return Nested(shaper, Fq(limit=NO_LIMIT, flow_limit=NO_LIMIT))
 
 
-def _without_overhead(rate: Rate, frame: int, overhead: int) -> Rate:
+def without_overhead(rate: Rate, frame: int, overhead: int) -> Rate:
     """The rate at which frames pass when each is followed by `overhead` bytes, to the nearest byte a second."""
     wire = frame + overhead
     return Rate(8 * max(1, (rate // 8 * frame + wire // 2) // wire))

@@ -23,7 +23,7 @@ from emulator.errors import BedError, MachineError, NetworkError
 from emulator.kernel.init import PROGRESS_DEVICE
 from emulator.ledger import Ledger
 from emulator.shaping import Fidelity
-from replay import control, coordinator
+from replay import capture, control, coordinator
 from replay.request import Request, plan_of
 from replay.results import Run, write_measurement
 from traces.errors import TraceError
@@ -62,9 +62,15 @@ def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said]
     with _bed(request, ledger, fidelity) as bed:
         say(Up(bed.fidelity))
 
+        captures = capture.companions(bed, request.pcap, folder)
         with ledger.processes() as started:
-            measured = coordinator.run(plan, bed, verify=request.verify, on_progress=say, on_start=started)
+            measured = coordinator.run(
+                plan, bed, verify=request.verify, companions=captures, on_progress=say, on_start=started
+            )
         write_measurement(folder, plan, measured)
+    for name, missed in measured.missed.items():
+        if missed:
+            raise BedError(f"{name} missed {missed} packets: its file is not whole, though the rest of the run is")
 
 
 def _bed(request: Request, ledger: Ledger, fidelity: Fidelity | None) -> NetnsBed:

@@ -27,7 +27,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One replay: a trace, changed by what-ifs, on a network.
 
     `network` is the resolved form (`emulator.network.to_dict`); `steps` is "A:B" or "" for all; `trace_hash` is that of the
-    file's bytes; `image` is what a docker bed's containers are made of, "" for an empty one.
+    file's bytes; `image` is what a docker bed's containers are made of, "" for an empty one; `pcap` are the links that are
+    captured.
     """
 
     trace: str
@@ -40,6 +41,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     image: str = ""
     fidelity: str = "auto"
     verify: bool = False
+    pcap: tuple[str, ...] = ()
 
     def resolved_network(self) -> Network:
         return from_dict(self.network)
