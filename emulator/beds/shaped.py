@@ -51,6 +51,11 @@ class Shaped:
         return f"tb-{_PREFIX}{self.tag}"
 
     @property
+    def owner(self) -> int:
+        """Whose its filters are, as `emulator.steering` says it."""
+        return int(self.tag, 16) + 1
+
+    @property
     def containers(self) -> frozenset[str]:
         return frozenset(cable.container for cable in self.cables.values())
 
@@ -134,7 +139,7 @@ def _check_free(cables: Mapping[str, Cable], ours: frozenset[int]) -> None:
             where = f"{cable.device}, where the cable of container {cable.container} ends,"
             if others := steering.others(ipr, cable.index):
                 raise NetworkError(f"{where} is shaped by somebody else ({others}): tc qdisc show dev {cable.device}")
-            if cable.index not in ours and steering.is_steered(ipr, cable.index):
+            if cable.index not in ours and steering.owners(ipr, cable.index):
                 raise BedError(f"{where} is shaped by a run that died: see tracebed clean")
 
 
@@ -164,7 +169,8 @@ def _absent(shaped: Shaped) -> list[str]:
         return [
             host
             for host, cable in shaped.cables.items()
-            if cable.index not in ipr.link_lookup(ifname=cable.device) or not steering.is_steered(ipr, cable.index)
+            if cable.index not in ipr.link_lookup(ifname=cable.device)
+            or shaped.owner not in steering.owners(ipr, cable.index)
         ]
 
 
@@ -235,13 +241,12 @@ def _plug_in(shaped: Shaped, own: Ledger, guards: ExitStack) -> None:
             steering.redirect_all(ipr, doors[host], cable.index)
         for host, cable in shaped.cables.items():
             length = steering.queue_length(ipr, cable.index)
-            claim = own.claim("ingress", f"{cable.index} {cable.device} {length}")
-            guards.callback(own.release, claim)
-            guards.callback(steering.remove_from, cable.index, cable.device, length)
-            steering.open_ingress(ipr, cable.index)
+            guards.callback(own.release, own.claim("ingress", f"{cable.index} {cable.device} {length} {shaped.owner}"))
+            steering.open_ingress(ipr, cable.index)  # where it isn't free any more, what is there is somebody else's
+            guards.callback(steering.remove_from, cable.index, cable.device, length, shaped.owner)
             for other, target in shaped.cables.items():
                 for address in target.addresses if other != host else ():
-                    steering.redirect(ipr, cable.index, doors[host], ip_address(address))
+                    steering.redirect(ipr, cable.index, doors[host], ip_address(address), owner=shaped.owner)
 
 
 @contextmanager
