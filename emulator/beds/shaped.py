@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from ipaddress import ip_address
@@ -95,20 +95,25 @@ def shape(network: Network, cables: Mapping[str, Cable], project: str = "") -> t
     names = {cable.container for cable in cables.values()}
     before = [found for found in shapes() if found.containers & names]
     for found in before:
-        if found.containers != names:
-            raise NetworkError(
-                f"{', '.join(sorted(found.containers & names))} is shaped together with others: {_names(found)}; "
-                "shape or reset all of them"
-            )
+        _check_whole(found, names)
     _check_free(cables, frozenset(cable.index for found in before for cable in found.cables.values()))
-    if before and _same_build(old := before[0], new := replace(old, network=network, project=project), cables):
-        _change(old, new)
-        return new, True
+    if len(before) == 1:
+        (old,) = before
+        new = replace(old, network=network, project=project)
+        if _same_build(old, new, cables):
+            _change(old, new)
+            return new, True
     return _make(network, cables, project, before), False
 
 
-def _names(shaped: Shaped) -> str:
-    return ", ".join(sorted(shaped.containers))
+def _check_whole(found: Shaped, names: Set[str]) -> None:
+    """A shape is replaced with all of its containers that are still there."""
+    absent = _absent(found)
+    if {cable.container for host, cable in found.cables.items() if host not in absent} - names:
+        raise NetworkError(
+            f"{', '.join(sorted(found.containers & names))} is shaped together with others: "
+            f"{', '.join(sorted(found.containers))}; shape or reset all of them"
+        )
 
 
 def _fitted(network: Network, cables: Mapping[str, Cable]) -> Network:
