@@ -125,7 +125,7 @@ class Container:
     def enter(self) -> None:
         """Move the calling process, of one thread, into the container: its cgroups, and its mounts, host name, IPC and network.
 
-        It keeps its own process id and rights. Raises BedError where the container has ended.
+        It keeps its own process id and rights, and outlives the container. Raises BedError where that has ended.
         """
         try:
             _join_cgroups(self.pid)

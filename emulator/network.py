@@ -14,6 +14,7 @@ to an equal value.
     tcp: {congestion: cubic, buffer: 16 MiB, ecn: true}   # emulator.transport has the rest: transport, rdma, costs
     seed: 1
     events: [{degrade: {link: host2, at: 1 s, for: 500 ms, rate: 100 mbit}}]   # emulator.event_kinds has them all
+    traffic: [{constant: {from: host0, to: host1, rate: 1 gbit}}]              # emulator.traffic has them all
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from emulator.marked import Node, from_plain, read_yaml
 from emulator.shape import Shape, unreachable
 from emulator.topologies.registry import TOPOLOGIES
 from emulator.topologies.topology import Expanded
+from emulator.traffic import Traffic, read_traffic, traffic_to_plain
 from emulator.transport import (
     KEYS,
     Costs,
@@ -62,6 +64,7 @@ class Network:
     costs: Costs
     seed: int
     events: tuple[Course, ...]
+    traffic: tuple[Traffic, ...]
 
     @property
     def shape(self) -> Shape:
@@ -84,7 +87,7 @@ class Network:
 
 
 _PLAIN = ("hosts", "switches", "islands")
-_TOP = ("name", "source", "profile", "topology", *_PLAIN, "link", "links", *KEYS, "seed", "events")
+_TOP = ("name", "source", "profile", "topology", *_PLAIN, "link", "links", *KEYS, "seed", "events", "traffic")
 _PROFILE = ("source", "profile", "link", *KEYS)
 
 
@@ -165,6 +168,7 @@ def _resolve(tree: Node, name: str, known: Mapping[str, Node], ranks: int | None
         costs=read_costs(layers),
         seed=seed,
         events=read_events(top["events"], resolved, seed) if "events" in top else (),
+        traffic=read_traffic(top["traffic"], shape.hosts) if "traffic" in top else (),
     )
 
 
@@ -253,6 +257,7 @@ def to_dict(network: Network) -> dict[str, object]:
         **transport_to_plain(network.tcp, network.transport, network.rdma, network.costs),
         "seed": network.seed,
         "events": events_to_plain(network.events),
+        "traffic": [traffic_to_plain(entry) for entry in network.traffic],
     }
 
 

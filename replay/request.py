@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ FIDELITIES = ("auto", "packet", "burst")
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One replay: a trace, changed by what-ifs, on a network.
 
-    `network` is the resolved form (`emulator.network.to_dict`); `steps` is "A:B" or "" for all; `trace_hash` is that of the
-    file's bytes; `image` is what a docker bed's containers are made of, "" for an empty one.
+        `network` is the resolved form (`emulator.network.to_dict`); `steps` is "A:B" or "" for all; `trace_hash` is that of the
+        file's bytes; `image` is what a docker bed's containers are made of, "" for an empty one; `pcap` are the links that are
+    captured; `dilation` is by how much time is stretched while it runs, as in `replay.dilation`.
     """
 
     trace: str
@@ -40,6 +42,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     image: str = ""
     fidelity: str = "auto"
     verify: bool = False
+    pcap: tuple[str, ...] = ()
+    dilation: str = "1"
 
     def resolved_network(self) -> Network:
         return from_dict(self.network)
@@ -86,6 +90,6 @@ def not_applied(network: Network) -> tuple[str, ...]:
 
 
 def plan_of(request: Request) -> Plan:
-    """The plan that the request asks for."""
+    """The plan that the request asks for, dilated."""
     trace, _ = prepare(Path(request.trace), request.what_if, request.steps)
-    return lower(trace)
+    return lower(whatif.scaled(trace, Fraction(request.dilation)))

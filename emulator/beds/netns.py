@@ -109,6 +109,11 @@ class NetnsBed:
     def enter(self, host: str) -> None:
         enter(self._names[host])
 
+    def enter_link(self, link: str) -> tuple[str, str]:
+        number, _ = self._links[link]
+        enter(self._names[_WIRES])
+        return f"w{number}a", f"w{number}b"
+
     def counters(self) -> tuple[LinkCounters, ...]:
         with self._inside(_WIRES) as ipr:
             return tuple(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from emulator.links import Direction
     from emulator.network import Network
+    from emulator.traffic import Traffic
     from emulator.units import Rate
 
 
@@ -142,7 +143,20 @@ def _print(network: Network) -> None:
     if network.events:
         courses = [f"{at.link} {at.way} from {at.steps[0].at} on ({len(at.steps)} steps)" for at in network.events]
         click.echo(f"events: {_some(courses)}")
+    if network.traffic:
+        click.echo(f"traffic: {_some([_traffic(entry) for entry in network.traffic])}")
     _write(_directions(network))
+
+
+def _traffic(entry: Traffic) -> str:
+    """One entry in words: `constant udp host0 to host1 at 1 gbit from 0 ns on`."""
+    from emulator.traffic import Incast
+
+    pattern = entry.pattern
+    much = f"{pattern.size} every {pattern.every}" if isinstance(pattern, Incast) else f"at {pattern.rate}"
+    lasts = "on" if entry.length is None else f"for {entry.length}"
+    ends = f"{' '.join(entry.sources)} to {' '.join(entry.targets)}"
+    return f"{entry.kind} {entry.transport} {ends} {much} from {entry.at} {lasts}"
 
 
 def _directions(network: Network) -> Table:

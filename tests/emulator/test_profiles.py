@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from emulator.links import Queue
 from emulator.network import from_dict, load, profiles, to_dict
+from emulator.queues import Queue
 from emulator.units import Duration, Rate
 
 # One-way, host to host, over the two links of a star. The WAN ones are half of a measured RTT, in notes on regions.

@@ -110,3 +110,15 @@ def test_show_says_when_events_begin(tmp_path: Path) -> None:
     done = _run("show", str(path))
     assert "fidelity packet" in done.stdout
     assert "events: host1 up from 20 ms on (2 steps)" in done.stdout
+
+
+def test_show_says_what_the_background_sends(tmp_path: Path) -> None:
+    path = tmp_path / "net.yaml"
+    path.write_text(
+        "profile: ethernet-10g\ntopology: {star: {hosts: 3}}\ntraffic:\n"
+        "  - constant: {from: host0, to: host1, rate: 1 gbit, at: 5 ms}\n"
+        "  - incast: {from: [host0, host1], to: host2, every: 1 ms, size: 64 KiB, for: 1 s}\n"
+    )
+    said = _run("show", str(path)).stdout
+    assert "traffic: constant udp host0 to host1 at 1 gbit from 5 ms on" in said
+    assert "incast tcp host0 host1 to host2 64 KiB every 1 ms from 0 ns for 1 s" in said
