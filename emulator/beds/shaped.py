@@ -119,10 +119,9 @@ def _check_whole(found: Shaped, names: Set[str]) -> None:
 def _fitted(network: Network, cables: Mapping[str, Cable]) -> Network:
     """The network with the MTU that the containers have."""
     box.check_shape(network)
-    if network.events:
-        raise NetworkError(
-            "nobody is there to play events while a bed stays shaped: shape it anew instead", key="events"
-        )
+    for key in ("events", "traffic"):
+        if getattr(network, key):
+            raise NetworkError(f"nobody is there to play {key} while a bed stays shaped: leave them out", key=key)
     for host, cable in cables.items():
         least = min(link.mtu for link in network.links)
         if cable.mtu > least:
