@@ -6,29 +6,44 @@ import os
 import select
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from emulator import steering, wire
+from emulator.containers import remove_container, remove_image
+from emulator.errors import BedError, MachineError
 from emulator.ledger import Claim, Kind, Written, leftovers, lives
 from emulator.namespace import remove_named
 
 _END_LIMIT_S = 10
 
 
-def clean() -> tuple[Claim, ...]:
-    """Remove what dead runs own, and say what that was. What is gone already is not an error."""
-    return tuple(claim for ledger in leftovers() for claim in remove(ledger))
+def clean(on_left: Callable[[str], None] = lambda why: None) -> tuple[Claim, ...]:
+    """Remove what dead runs own, and say what that was. What is gone already is not an error.
+
+    `on_left` is told of each thing that can't be removed now, as a container whose daemon doesn't answer, and why; its
+    ledger stays.
+    """
+    return tuple(claim for ledger in leftovers() for claim in remove(ledger, on_left))
 
 
-def remove(ledger: Written) -> tuple[Claim, ...]:
-    """Remove what a ledger names and then the ledger; what of it was still there."""
-    removed = tuple(claim for claim in sorted(ledger.claims, key=_processes_first) if _remove(claim))
-    ledger.path.unlink()
-    return removed
+def remove(ledger: Written, on_left: Callable[[str], None] = lambda why: None) -> tuple[Claim, ...]:
+    """Remove what a ledger names and then the ledger; what of it was still there. `on_left`: as for `clean`."""
+    removed, left = [], False
+    for claim in sorted(ledger.claims, key=_processes_first):
+        try:
+            if _remove(claim):
+                removed.append(claim)
+        except (MachineError, BedError) as error:
+            on_left(f"{claim.kind} {claim.name} is left: {error}")
+            left = True
+    if not left:
+        ledger.path.unlink()
+    return tuple(removed)
 
 
 def _processes_first(claim: Claim) -> int:
-    order: Sequence[Kind] = ("process", "netns", "folder")
+    order: Sequence[Kind] = ("process", "container", "image", "ingress", "device", "netns", "folder")
     return order.index(claim.kind)
 
 
@@ -56,4 +71,13 @@ def _remove(claim: Claim) -> bool:
             return False
         shutil.rmtree(claim.name)
         return True
+    if claim.kind == "container":
+        return remove_container(*claim.name.split(" "))
+    if claim.kind == "image":
+        return remove_image(*claim.name.split(" "))
+    if claim.kind == "ingress":
+        index, name, length = claim.name.split(" ")
+        return steering.remove_from(int(index), name, int(length))
+    if claim.kind == "device":
+        return wire.remove_device(claim.name)
     return remove_named(claim.name)

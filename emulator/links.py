@@ -10,7 +10,8 @@ from typing import Literal, TypeVar
 from emulator.errors import NetworkError
 from emulator.impairments import Event, FourState, GilbertElliott, Loss
 from emulator.marked import Node
-from emulator.units import Duration, Probability, Rate, Size
+from emulator.queues import Queue, queue_to_plain, read_queue
+from emulator.units import Duration, Probability, Rate
 
 Distribution = Literal["uniform", "normal", "pareto", "paretonormal"]
 DISTRIBUTIONS: tuple[Distribution, ...] = ("uniform", "normal", "pareto", "paretonormal")
@@ -23,34 +24,14 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
-    """What a port holds at most, the packet being sent included; what comes on top is dropped."""
-
-    limit: int
-    unit: Literal["bytes", "packets"]
-
-    @classmethod
-    def parse(cls, text: str) -> Queue:
-        """Read "512 KiB" or "100 packets"."""
-        number, _, word = text.strip().partition(" ")
-        if word.strip() in ("packets", "packet"):
-            if not number.isascii() or not number.isdigit() or not 1 <= int(number) < 2**31:
-                raise NetworkError(f"'{text}' is not a queue limit: expected 1 to {2**31 - 1} packets")
-            return cls(int(number), "packets")
-        return cls(Size.parse(text), "bytes")
-
-    def __str__(self) -> str:
-        return f"{self.limit} packets" if self.unit == "packets" else str(Size(self.limit))
-
-
-@dataclass(frozen=True, slots=True)
 class Direction:
     """One direction of a link, as a packet meets it: the queue, the wire at `rate`, then `delay` and what can go wrong.
 
     `rate` counts every byte on the wire: the packet, its 14-byte Ethernet header and `overhead` bytes more. `delay` is
     one-way. `jitter` spreads it by `distribution` (uniform: half its width; otherwise: standard deviation) and keeps
-    packets in order: only `reorder` reorders, by letting a packet skip the delay. `queue` None is unlimited, `rate`
-    None too.
+    packets in order: only `reorder` reorders, by letting a packet skip the delay. A `jitter_correlation` of less than 100 %
+    is without effect: the kernel draws by the low bits, in which nothing of the last draw is left (tabledist() in
+    net/sched/sch_netem.c, Linux 6.12). `queue` None is unlimited, `rate` None too.
     """
 
     rate: Rate | None
@@ -101,14 +82,11 @@ def read_link(name: str, ends: tuple[str, str], layers: Sequence[Settings], plac
             merged.update(layer[way].mapping(DIRECTION_KEYS) if way in layer else {})
         if "rate" not in merged:
             raise place.error(f"link '{name}' has no rate: set link.rate, or a profile ('{UNLIMITED}' is a rate too)")
-        direction = _direction(merged)
-        if direction.queue and direction.queue.unit == "bytes" and direction.queue.limit < mtu + ETHERNET_HEADER:
-            raise merged["queue"].error(f"{direction.queue} can't hold one packet of {mtu + ETHERNET_HEADER} B")
-        directions.append(direction)
+        directions.append(_direction(merged, mtu + ETHERNET_HEADER))
     return Link(name, *ends, mtu, *directions)
 
 
-def _direction(settings: Settings) -> Direction:
+def _direction(settings: Settings, packet: int) -> Direction:
     delay = settings["delay"].parse(Duration.parse) if "delay" in settings else Duration(0)
     jitter = settings["jitter"].parse(Duration.parse) if "jitter" in settings else Duration(0)
     if jitter > delay:
@@ -118,7 +96,7 @@ def _direction(settings: Settings) -> Direction:
     reorder = _event(settings.get("reorder"))
     if reorder and not delay:
         raise settings["reorder"].error("a packet is reordered by skipping the delay, and there is none")
-    rate, queue = read_rate(settings["rate"]), _queue(settings.get("queue"))
+    rate, queue = read_rate(settings["rate"]), _queue(settings.get("queue"), packet)
     if queue and rate is None:
         raise settings["queue"].error(f"a queue fills behind a rate, and the rate is '{UNLIMITED}'")
     correlation = settings.get("jitter_correlation")
@@ -147,10 +125,8 @@ def read_rate(node: Node) -> Rate | None:
     return rate
 
 
-def _queue(node: Node | None) -> Queue | None:
-    if node is None or node.value == UNLIMITED:
-        return None
-    return node.parse(Queue.parse)
+def _queue(node: Node | None, packet: int) -> Queue | None:
+    return None if node is None or node.value == UNLIMITED else read_queue(node, packet)
 
 
 def _event(node: Node | None) -> Event | None:
@@ -201,6 +177,8 @@ def property_to_plain(name: str, value: object) -> object:
     """One property of a direction as a file says it."""
     if value is None:
         return UNLIMITED if name in ("rate", "queue") else NONE
+    if isinstance(value, Queue):
+        return queue_to_plain(value)
     if isinstance(value, Event) and not value.correlation:
         return str(value.probability)
     if isinstance(value, Event | GilbertElliott | FourState):

@@ -48,6 +48,9 @@ class Node:
             raise self.error(f"'{text}' is not a whole number from {least} to {most}")
         return int(text)
 
+    def boolean(self) -> bool:
+        return self.choice(("true", "false")) == "true"
+
     def name(self, text: str | None = None) -> str:
         """`text`, or the scalar, if it can be the name of a host, a switch or a link."""
         text = self.scalar() if text is None else text

@@ -19,7 +19,7 @@ from emulator.ledger import Ledger
 FOLDER = Path("/var/run/netns")
 _NOT_FOUND = 127  # as sh(1) says it
 _CLONE_NEWNET, _CLONE_NEWNS = 0x40000000, 0x20000  # linux/sched.h
-_MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000  # linux/mount.h
+_MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE, _MS_SHARED = 0x20, 0x1000, 0x4000, 0x40000, 0x100000  # linux/mount.h
 
 
 class Namespace:
@@ -52,11 +52,25 @@ class Namespace:
 
 def _bind(namespace: Path, name: Path) -> None:
     name.parent.mkdir(exist_ok=True)
+    shared = _MS_SHARED | _MS_REC
+    try:
+        _mount(Path("none"), name.parent, shared)
+    except OSError:
+        # Nothing is mounted there yet. As ip-netns(8) does before its first name: done later, it would hide this one.
+        _mount(name.parent, name.parent, _MS_BIND | _MS_REC)
+        _mount(Path("none"), name.parent, shared)
     name.touch()
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mount(bytes(namespace), bytes(name), b"none", _MS_BIND, None) != 0:
+    try:
+        _mount(namespace, name, _MS_BIND)
+    except OSError:
         name.unlink()
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(namespace))
+        raise
+
+
+def _mount(what: Path, where: Path, flags: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(bytes(what), bytes(where), b"none", flags, None) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(what))
 
 
 def remove_named(name: str) -> bool:
@@ -70,7 +84,7 @@ def remove_named(name: str) -> bool:
 
 
 def enter(name: str) -> None:
-    """Move this thread into a namespace for good.
+    """Move this thread into a namespace for good, by its name or a file as /proc/PID/ns/net.
 
     Raises:
         BedError: there is no such namespace.
@@ -87,7 +101,7 @@ def enter(name: str) -> None:
 
 @contextmanager
 def inside(name: str) -> Iterator[None]:
-    """Run a block of code of this thread inside a namespace."""
+    """Run a block of code of this thread inside a namespace, by its name or a file as `enter` takes it."""
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     try:
         enter(name)
@@ -130,6 +144,8 @@ def set_attribute(name: str, device: str, attribute: str, value: str) -> None:
             private = libc.unshare(_CLONE_NEWNS) == 0
             private = private and libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None) == 0
             if private and libc.mount(b"sysfs", b"/sys", b"sysfs", 0, None) == 0:
+                # A container's is read-only, and stays so where the container sees it: its mount is, too.
+                libc.mount(b"none", b"/sys", None, _MS_REMOUNT, None)
                 (Path("/sys/class/net") / device / attribute).write_text(value)
                 status = 0
         finally:

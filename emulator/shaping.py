@@ -18,11 +18,13 @@ from emulator.events import WAYS, direction_of, possible
 from emulator.links import ETHERNET_HEADER as ETHERNET_HEADER
 from emulator.links import Direction
 from emulator.network import Network
-from emulator.qdisc import Qdisc
+from emulator.qdisc import Nested, Stage
 from emulator.qdisc.fq import Fq
 from emulator.qdisc.netem import Netem
+from emulator.qdisc.red import Red
 from emulator.qdisc.tbf import U32_MAX, Tbf
-from emulator.units import Rate, Size
+from emulator.queues import Early
+from emulator.units import Probability, Rate, Size
 
 Fidelity = Literal["packet", "burst"]
 SUPER_PACKET = Size(70_000)  # 65536 bytes (GSO_LEGACY_MAX_SIZE) and the headers that the kernel counts for its segments
@@ -59,7 +61,7 @@ def _has_faults(way: Direction) -> bool:
 
 def stages(
     direction: Direction, mtu: int, fidelity: Fidelity, seed: int, needs: Needs | None = None
-) -> tuple[Qdisc, ...]:
+) -> tuple[Stage, ...]:
     """The qdiscs that a packet meets, first to last, each on a device of its own; none where there is nothing to do.
     `needs`: those of the direction over time, where it changes.
 
@@ -73,6 +75,8 @@ def stages(
     tbf whose bucket is one full packet, in front of a netem with the same rate: the tbf holds back what waits, the
     netem gives each packet its time on the wire; two full packets always fit. In that netem a duplicate takes its
     time as well, and a reordered packet takes none.
+
+    A queue that marks is a red in that tbf, since that is where packets wait, whatever the delay behind it is.
 
     netem fixes when a packet leaves as the packet comes, so what waits in one keeps the rate it found. A direction whose
     rate changes therefore waits in a tbf too, unlimited where it has no queue: all but the packets being sent, two at
@@ -97,22 +101,38 @@ def stages(
         return (way,) if needs.delay or needs.faults else ()
     frame = mtu + ETHERNET_HEADER
     overhead = direction.overhead if fidelity == "packet" else 0
-    rate = direction.rate if fidelity == "packet" else _without_overhead(direction.rate, frame, direction.overhead)
+    rate = direction.rate if fidelity == "packet" else without_overhead(direction.rate, frame, direction.overhead)
     queue = direction.queue
     in_tbf = needs.rate_changes if queue is None else queue.unit == "bytes"
     if in_tbf:
         # The packet being sent is in the netem.
         waiting = Size(max(frame, queue.limit - frame) if queue else U32_MAX)
         bucket = Tbf(rate=rate, burst=Size(frame + overhead), limit=waiting, overhead=overhead)
-        return bucket, replace(way, rate=rate, packet_overhead=overhead)
+        early = queue.early if queue else None
+        return Nested(bucket, _red(early, waiting, frame)) if early else bucket, replace(
+            way, rate=rate, packet_overhead=overhead
+        )
     if queue is None and not needs.faults:
         return (replace(way, rate=rate, packet_overhead=overhead),)
     wire = Netem(limit=NO_LIMIT if queue is None else queue.limit, rate=rate, packet_overhead=overhead)
     return (wire, way) if needs.delay or needs.faults else (wire,)
 
 
-def nic(direction: Direction, mtu: int) -> tuple[Tbf, Fq] | None:
-    """What a host's own network card does with the direction that leaves it, where the direction has no queue of its
+def _red(early: Early, limit: Size, frame: int) -> Red:
+    """Red for what waits behind a packet being sent, whose room is a full one's. It spares packets below its minimum, and
+    takes them from its maximum on; on the minimum of a threshold it takes one in `probability`."""
+    threshold = early.minimum == early.maximum
+    return Red(
+        limit=limit,
+        minimum=Size(early.minimum - frame),
+        maximum=Size(early.maximum - frame + 1),
+        probability=Probability(1) if threshold else early.probability,
+        ecn=early.ecn,
+    )
+
+
+def nic(direction: Direction, mtu: int) -> Nested | None:
+    """What a machine's own network card does with the direction that leaves it, where the direction has no queue of its
     own: the card's rate, and the queue inside it.
 
     A card that is busy never loses a packet: the queue in front of it fills, and TCP, which is told when its bytes have
@@ -122,23 +142,29 @@ def nic(direction: Direction, mtu: int) -> tuple[Tbf, Fq] | None:
 
     The bucket is one GSO super-packet: that much the wire behind it, which has the same rate, may have to queue. A
     direction with a queue is a router's, which loses; the host in front of it is then left alone.
+
+    Where ranks share the card it is a port of their island, where packets have left their hosts long before: what TCP sends
+    ahead waits here then, and flows take turns all the same.
     """
     if direction.rate is None or direction.queue is not None:
         return None
-    rate = _without_overhead(direction.rate, mtu + ETHERNET_HEADER, direction.overhead)
-    return Tbf(rate=rate, burst=SUPER_PACKET, limit=Size(U32_MAX)), Fq(limit=NO_LIMIT, flow_limit=NO_LIMIT)
+    rate = without_overhead(direction.rate, mtu + ETHERNET_HEADER, direction.overhead)
+    shaper = Tbf(rate=rate, burst=SUPER_PACKET, limit=Size(U32_MAX))
+    return Nested(shaper, Fq(limit=NO_LIMIT, flow_limit=NO_LIMIT))
 
 
-def _without_overhead(rate: Rate, frame: int, overhead: int) -> Rate:
+def without_overhead(rate: Rate, frame: int, overhead: int) -> Rate:
     """The rate at which frames pass when each is followed by `overhead` bytes, to the nearest byte a second."""
     wire = frame + overhead
     return Rate(8 * max(1, (rate // 8 * frame + wire // 2) // wire))
 
 
 def choose_fidelity(network: Network) -> Fidelity:
-    """`packet` where it matters which packet is lost, dropped or overtaken, where a queue is finite, or where an event
-    changes a rate, which a super-packet under way would miss; `burst` elsewhere."""
-    each = False
+    """`packet` where it matters which packet is lost, dropped or overtaken, where a queue is finite, where an event
+    changes a rate, which a super-packet under way would miss, or where a link with framing may carry packets below its MTU,
+    whose framing `burst` would count too low (`stages`); `burst` elsewhere."""
+    framed = [link.mtu for link in network.links if link.a_to_b.overhead or link.b_to_a.overhead]
+    each = bool(framed) and max(framed) > min(link.mtu for link in network.links)
     for link in network.links:
         for way in WAYS:
             needs = needs_of(possible(link, way, network.events))

@@ -17,15 +17,14 @@ from array import array
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from emulator import qdisc
+from emulator import qdisc, steering
 from emulator.errors import BedError
-from emulator.qdisc import Qdisc
+from emulator.qdisc import Stage
+from emulator.qdisc.red import Red
 
 if TYPE_CHECKING:
     from pyroute2 import IPRoute
 
-_INGRESS = 0xFFFF0000
-_ETH_P_ALL = 0x0003
 _SIOCETHTOOL = 0x8946
 _ETHTOOL_STSO, _ETHTOOL_SGSO, _ETHTOOL_SGRO = 0x1F, 0x24, 0x2C  # linux/ethtool.h
 
@@ -38,6 +37,17 @@ def device(ipr: IPRoute, name: str) -> int:
     return int(found[0])
 
 
+def remove_device(name: str) -> bool:
+    """Remove a device of this thread's namespace; False where there is none of that name."""
+    from pyroute2 import IPRoute
+
+    with IPRoute() as ipr:
+        found = ipr.link_lookup(ifname=name)
+        for index in found:
+            ipr.link("del", index=index)
+        return bool(found)
+
+
 def add_pair(ipr: IPRoute, name: str, peer: str, mtu: int, peer_namespace: int | None = None) -> None:
     """A veth pair, both ends up; with `peer_namespace` (a file descriptor) the peer is there, and still down."""
     target = {"ifname": peer} if peer_namespace is None else {"ifname": peer, "net_ns_fd": peer_namespace}
@@ -46,7 +56,7 @@ def add_pair(ipr: IPRoute, name: str, peer: str, mtu: int, peer_namespace: int |
         ipr.link("set", index=device(ipr, end), mtu=mtu, state="up")
 
 
-def add_direction(ipr: IPRoute, tag: str, into: str, out_of: str, stages: Iterable[Qdisc], mtu: int) -> tuple[int, ...]:
+def add_direction(ipr: IPRoute, tag: str, into: str, out_of: str, stages: Iterable[Stage], mtu: int) -> tuple[int, ...]:
     """Pass what comes in at the device `into` through `stages` and out of the device `out_of`.
 
     Returns the devices that carry the stages, first to last; the last is `out_of`, also where there is no stage.
@@ -68,34 +78,33 @@ def add_direction(ipr: IPRoute, tag: str, into: str, out_of: str, stages: Iterab
     return (*carriers, port)
 
 
-def _install(ipr: IPRoute, carrier: int, stage: Qdisc | None) -> None:
+def _install(ipr: IPRoute, carrier: int, stage: Stage | None) -> None:
     if stage is not None:
         qdisc.install(ipr, carrier, stage)
 
 
 def _redirect(ipr: IPRoute, entry: int, exit_: int) -> None:
-    action = {"kind": "mirred", "direction": "egress", "action": "redirect", "ifindex": exit_}
-    ipr.tc("add", "ingress", entry, _INGRESS)
-    # u32, not matchall: every kernel with tc has it. `target` is a class that nothing looks at; pyroute2 demands one.
-    match_all = {"protocol": _ETH_P_ALL, "keys": ["0x0/0x0+0"], "target": qdisc.FIRST}
-    ipr.tc("add-filter", "u32", entry, parent=_INGRESS, prio=1, action=action, **match_all)
+    steering.open_ingress(ipr, entry)
+    steering.redirect_all(ipr, entry, exit_)
 
 
-def count(ipr: IPRoute, carriers: Iterable[int]) -> tuple[int, int, int, int, int]:
-    """Packets and bytes that left the last carrier; drops, overlimits and backlog bytes summed over all."""
-    packets = sent = drops = overlimits = backlog = 0
-    root = qdisc.ROOT
+def count(ipr: IPRoute, carriers: Iterable[int]) -> tuple[int, int, int, int, int, int]:
+    """Packets and bytes that left the last carrier, drops and overlimits of all, bytes that wait in the first, ECN marks."""
+    packets = sent = drops = overlimits = marks = 0
+    backlog: list[int] = []
     for carrier in carriers:
         for message in ipr.get_qdiscs(index=carrier):
-            if message["parent"] != root or message.get_attr("TCA_STATS2") is None:
+            if message.get_attr("TCA_KIND") == Red.kind:
+                marks += Red.marked(message.get_attr("TCA_XSTATS"))
+            if message["parent"] != qdisc.ROOT or message.get_attr("TCA_STATS2") is None:
                 continue
             stats = message.get_attr("TCA_STATS2")
             basic, queue = stats.get_attr("TCA_STATS_BASIC"), stats.get_attr("TCA_STATS_QUEUE")
             packets, sent = int(basic["packets"]), int(basic["bytes"])
             drops += int(queue["drops"])
             overlimits += int(queue["overlimits"])
-            backlog += int(queue["backlog"])
-    return packets, sent, drops, overlimits, backlog
+            backlog.append(int(queue["backlog"]))
+    return packets, sent, drops, overlimits, next(iter(backlog), 0), marks
 
 
 def set_offloads(devices: Iterable[str], *, send: bool, receive: bool) -> None:

@@ -1,24 +1,30 @@
 """Does one request on the kernel that this process runs on: bed up, plan run, results written, bed down.
 
-`python -m replay.execute FOLDER` does so inside the lab kernel, for the run folder whose `run.json` holds the request; what it
-has to say goes to the kernel's progress device, a JSON line each.
+`python -m replay.execute FOLDER [IMAGE]` does so inside the lab kernel, for the run folder whose `run.json` holds the request;
+what it has to say goes to the kernel's progress device, a JSON line each. A docker bed's daemon is one that is started there
+for the run; IMAGE is a file of `emulator.containers.save_image`, the image that the request names.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from fractions import Fraction
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
+from emulator.beds.docker import DockerBed
 from emulator.beds.netns import NetnsBed
+from emulator.containers import load_image
 from emulator.dilation import dilate
+from emulator.dockerd import own_daemon
 from emulator.errors import BedError, MachineError, NetworkError
 from emulator.kernel.init import PROGRESS_DEVICE
 from emulator.ledger import Ledger
+from emulator.shaping import Fidelity
 from replay import capture, control, coordinator, dilation
 from replay.request import Request, plan_of
 from replay.results import Run, write_measurement
@@ -32,7 +38,7 @@ FAILURES: dict[str, type[Exception]] = {
 class Up(msgspec.Struct, frozen=True, tag=True):
     """The bed is up, with this fidelity; the ranks are about to start."""
 
-    fidelity: Literal["packet", "burst"]
+    fidelity: Fidelity
 
 
 class Failure(msgspec.Struct, frozen=True, tag=True):
@@ -52,10 +58,10 @@ def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said]
         TraceError, NetworkError, MachineError, BedError: as their names say.
     """
     plan, factor = plan_of(request), Fraction(request.dilation)
-    fidelity: Literal["packet", "burst"] | None = None
+    fidelity: Fidelity | None = None
     if request.fidelity != "auto":
         fidelity = "packet" if request.fidelity == "packet" else "burst"
-    with NetnsBed(dilate(request.resolved_network(), factor), ledger, fidelity) as bed:
+    with _bed(request, ledger, fidelity) as bed:
         say(Up(bed.fidelity))
 
         with ledger.processes() as started:
@@ -74,7 +80,24 @@ def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said]
             raise BedError(f"{name} missed {missed} packets: its file is not whole, though the rest of the run is")
 
 
-def _main(folder: Path) -> int:
+def _bed(request: Request, ledger: Ledger, fidelity: Fidelity | None) -> NetnsBed:
+    network = dilate(request.resolved_network(), Fraction(request.dilation))
+    if request.bed == "docker":
+        return DockerBed(network, ledger, fidelity, request.image)
+    return NetnsBed(network, ledger, fidelity)
+
+
+@contextmanager
+def _daemon(ledger: Ledger, image: Path | None) -> Iterator[None]:
+    """A daemon of this kernel's own, which beds use from now on, and which has the image in the file."""
+    with own_daemon(ledger) as address:
+        os.environ["DOCKER_HOST"] = address
+        if image is not None:
+            load_image(image)
+        yield
+
+
+def _main(folder: Path, image: Path | None = None) -> int:
     request = msgspec.json.decode((folder / "run.json").read_bytes(), type=Run).request
     with open(PROGRESS_DEVICE, "wb", buffering=0) as device, Ledger("lab") as ledger:
 
@@ -82,7 +105,8 @@ def _main(folder: Path) -> int:
             device.write(msgspec.json.encode(message) + b"\n")
 
         try:
-            execute(request, folder, ledger, say)
+            with _daemon(ledger, image) if request.bed == "docker" else nullcontext():
+                execute(request, folder, ledger, say)
         except tuple(FAILURES.values()) as error:
             kind = next(name for name, known in FAILURES.items() if isinstance(error, known))
             say(Failure(kind, str(error)))
@@ -91,4 +115,4 @@ def _main(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_main(Path(sys.argv[1])))
+    sys.exit(_main(*map(Path, sys.argv[1:])))

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import msgspec
 
+from emulator.containers import save_image
 from emulator.errors import BedError
 from emulator.kernel import build
-from emulator.kernel.boot import Guest, run
+from emulator.kernel.boot import Guest, own_folder, run
 from emulator.ledger import Ledger
 from replay.execute import FAILURES, Failure, Said, execute
 from replay.request import Request
@@ -30,6 +31,8 @@ Runner = Callable[[Request, Path, Ledger, Callable[[Said], None]], None]
 def on_virtual(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said], None]) -> None:
     """Run the request whose `run.json` is in `folder` inside the lab kernel; what it prints goes to `console.log`.
 
+    An image of a docker bed's is copied there from the daemon that DOCKER_HOST names.
+
     Raises:
         MachineError: the lab kernel is not built.
         TraceError, NetworkError, BedError: as on any ground; BedError also where the kernel itself failed.
@@ -44,8 +47,12 @@ def on_virtual(request: Request, folder: Path, ledger: Ledger, say: Callable[[Sa
         else:
             say(said)
 
-    guest = Guest((sys.executable, "-m", "replay.execute", str(folder)), env=_ENVIRONMENT)
-    with (folder / "console.log").open("w") as console:
+    with own_folder(ledger) as lent, (folder / "console.log").open("w") as console:
+        argv = [sys.executable, "-m", "replay.execute", str(folder)]
+        if request.image:
+            save_image(request.image, lent / "image.tar")
+            argv.append(str(lent / "image.tar"))
+        guest = Guest(tuple(argv), env=_ENVIRONMENT)
         status = run(guest, ledger, on_output=lambda line: print(line, file=console, flush=True), on_progress=relay)
     if failures:
         raise FAILURES[failures[0].kind](failures[0].text)

@@ -20,7 +20,7 @@ from replay.execute import Said
 from replay.grounds import GROUNDS, describe_kernel
 from replay.ideal import ideal_step_ns
 from replay.plan import lower
-from replay.request import Request, prepare
+from replay.request import Request, not_applied, prepare
 from replay.results import FORMAT, Run, RunFolder, read_totals, summarise
 from traces import archive
 from traces.errors import TraceError
@@ -67,6 +67,8 @@ def replay(
     folder: Path,
     *,
     ground: str = "virtual",
+    bed: str = "netns",
+    image: str = "",
     fidelity: str = "auto",
     verify: bool = False,
     pcap: Sequence[str] = (),
@@ -95,6 +97,8 @@ def replay(
             what_if=job.what_if,
             steps=job.steps,
             ground=ground,
+            bed=bed,
+            image=image,
             fidelity=fidelity,
             verify=verify,
             pcap=tuple(pcap),
@@ -102,7 +106,7 @@ def replay(
         ),
         kernel=describe_kernel(ground),
         fidelity=fidelity if fidelity != "auto" else choose_fidelity(network),
-        assumed=(*job.assumed, *([statement(factor)] if factor != 1 else [])),
+        assumed=(*job.assumed, *not_applied(network), *([statement(factor)] if factor != 1 else [])),
         status="running",
     )
     results = RunFolder(folder, job.trace.programs)

@@ -15,6 +15,7 @@ from typing import TypeVar
 from emulator.errors import BedError
 from replay import control
 from replay.engine import NEVER, Action, Engine, PostRecv, SetTimer, StartSend, StepDone
+from replay.payload import Verified
 from replay.plan import RankPlan
 from replay.process import Process, fork
 from replay.transports.events import ControlReady, Received, Sent
@@ -83,11 +84,7 @@ def _run(
     options: WorkerOptions,
     clock: Clock,
 ) -> None:
-    payload = None
-    if options.verify:
-        from replay.payload import Verified
-
-        payload = Verified(plan)
+    payload = Verified(plan) if options.verify else None
     with TcpTransport(plan.rank, plan.streams(), addresses, options.tcp, keep=options.verify) as transport:
         control.send(channel, control.Listening(plan.rank))
         _expect(channel, control.Connect)

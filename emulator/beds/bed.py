@@ -12,7 +12,9 @@ from emulator.shaping import Fidelity
 
 @dataclass(frozen=True, slots=True)
 class LinkCounters:
-    """One direction of one link since the bed is up. `drops`: queue overflow and random loss together, in packets.
+    """One direction of one link since the bed is up. `drops`: queue overflow, early drops and random loss together, in
+    packets. `backlog_bytes`: what waits in its queue now; where one qdisc makes the whole direction, what is on its way as
+    well. `marks`: packets that the queue marked (ECN).
 
     With `burst` fidelity a GSO super-packet counts as its segments in `packets` and as one in `drops`
     (bstats_update and qdisc_qstats_drop in include/net/sch_generic.h).
@@ -26,6 +28,7 @@ class LinkCounters:
     drops: int
     overlimits: int
     backlog_bytes: int
+    marks: int
 
 
 class Bed(Protocol):

@@ -25,6 +25,9 @@ MOUNTS = (  # what, where, type
 PROGRESS_DEVICE = "/run/progress"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TTY1 = (4, 1)
+_ALLOWED, _AVAILABLE = (
+    Path(f"/proc/sys/net/ipv4/tcp_{which}_congestion_control") for which in ("allowed", "available")
+)
 _POWER_OFF = 0x4321FEDC
 
 
@@ -47,6 +50,8 @@ def _furnish() -> None:
     for what, where, kind in MOUNTS:
         if Path(where).is_dir() and libc.mount(what.encode(), where.encode(), kind.encode(), 0, None) != 0:
             raise OSError(ctypes.get_errno(), f"mount {kind}", where)
+    # dctcp may else not be the default of a namespace, and a program that asks for nothing would use another (net/ipv4/tcp_cong.c).
+    _ALLOWED.write_text(_AVAILABLE.read_text())
     os.mknod(PROGRESS_DEVICE, stat.S_IFCHR | 0o600, os.makedev(*_TTY1))
     for terminal in (1, os.open(PROGRESS_DEVICE, os.O_WRONLY | os.O_NOCTTY)):
         attributes = termios.tcgetattr(terminal)

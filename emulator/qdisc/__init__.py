@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,20 @@ Qdisc = Netem | Tbf | Red | Fq | PacketFifo | ByteFifo
 KINDS: Mapping[str, type[Qdisc]] = {made.kind: made for made in (Netem, Tbf, Red, Fq, PacketFifo, ByteFifo)}
 ROOT = 0xFFFFFFFF  # TC_H_ROOT
 FIRST, SECOND = 0x10000, 0x20000  # handles 1: and 2:
+CLASS = FIRST + 1  # 1:1, a tbf's only class
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """A tbf in which packets wait in another qdisc than the bfifo that it makes for itself; its own `limit` is idle then
+    (net/sched/sch_tbf.c)."""
+
+    outer: Tbf
+    inner: Red | Fq
+
+
+Stage = Qdisc | Nested
+"""What one device of a wire, or a host's card, has."""
 
 
 def register() -> None:
@@ -42,34 +56,39 @@ def register() -> None:
     opaque = SimpleNamespace(
         parent=ROOT,
         options=type("options", (nla_string,), {"__slots__": ()}),
+        stats=type("stats", (nla_string,), {"__slots__": ()}),
         get_parameters=lambda keywords: keywords.get("payload"),
     )
     for kind in KINDS:
         plugins[kind] = opaque
 
 
-def install(ipr: IPRoute, ifindex: int, qdisc: Qdisc, handle: int = FIRST, parent: int = ROOT) -> None:
-    """Put `qdisc` on a device that has none at `parent`, and check what the kernel made of it.
+def install(ipr: IPRoute, ifindex: int, stage: Stage) -> None:
+    """Put `stage` on a device that has no qdisc, and check what the kernel made of it.
 
     Raises MachineError where this kernel doesn't know the kind, BedError where it refuses it or reports something else.
     """
-    _send(ipr, "add", ifindex, qdisc, handle, parent)
+    if isinstance(stage, Nested):
+        _send(ipr, "add", ifindex, stage.outer)
+        _send(ipr, "add", ifindex, stage.inner, SECOND, CLASS)
+    else:
+        _send(ipr, "add", ifindex, stage)
 
 
-def change(ipr: IPRoute, ifindex: int, qdisc: Qdisc, handle: int = FIRST, parent: int = ROOT) -> None:
-    """Turn the qdisc at `parent`, of the same kind and handle, into `qdisc`; packets in it stay. Raises as `install`
-    does."""
-    _send(ipr, "change", ifindex, qdisc, handle, parent)
+def change(ipr: IPRoute, ifindex: int, stage: Stage) -> None:
+    """Turn what a device has, of the same kind, into `stage`; packets in it stay. What a tbf holds its packets in stays as
+    it was, for a change of it would lose them. Raises as `install` does."""
+    _send(ipr, "change", ifindex, stage.outer if isinstance(stage, Nested) else stage)
 
 
-def _send(ipr: IPRoute, command: str, ifindex: int, qdisc: Qdisc, handle: int, parent: int) -> None:
+def _send(ipr: IPRoute, command: str, ifindex: int, qdisc: Qdisc, handle: int = FIRST, parent: int = ROOT) -> None:
     from pyroute2.netlink.exceptions import NetlinkError
 
     register()
     try:
         ipr.tc(command, qdisc.kind, ifindex, handle, parent=parent, payload=qdisc.encode())
     except NetlinkError as error:
-        if error.code == errno.ENOENT and command == "add" and parent == ROOT:
+        if error.code == errno.ENOENT and command == "add":
             mend = f"load sch_{qdisc.kind}, or take a kernel that has it"
             raise MachineError(f"this kernel has no {qdisc.kind}", mend=mend) from error
         raise BedError(f"device {ifindex}: can't {command} {qdisc.kind}: {os.strerror(error.code)}") from error

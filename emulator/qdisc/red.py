@@ -18,8 +18,9 @@ FLAG_ECN = 1
 class Red:
     """Marks (with `ecn`) or drops packets: none while fewer than `minimum` bytes wait, all from `maximum` on.
 
-    Between the two the chance grows from 0 to `probability`. The queue isn't averaged (Wlog 0), as DCTCP wants it
-    (SIGCOMM 2010, section 3.1). With `ecn`, packets that can't be marked are dropped. `limit` bytes wait at most.
+    Between the two, the packets taken are 1 to 1/p packets apart, and p grows from 0 to `probability`. The queue isn't
+    averaged (Wlog 0), as DCTCP wants it (SIGCOMM 2010, section 3.1). With `ecn`, packets that can't be marked are
+    dropped. `limit` bytes wait at most. A change empties the queue (__red_change).
     """
 
     kind: ClassVar[str] = "red"
@@ -51,3 +52,8 @@ class Red:
             probability=Probability(struct.unpack("=I", found[MAX_P])[0]),
             ecn=bool(flags & FLAG_ECN),
         )
+
+    @staticmethod
+    def marked(statistics: bytes) -> int:
+        """How many packets it has marked, by its TCA_XSTATS: tc_red_xstats is early, pdrop, other, marked."""
+        return int(struct.unpack("=4I", statistics)[3])

@@ -10,7 +10,7 @@ import click
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print what was removed as JSON.")
 def command(as_json: bool) -> None:
-    """Remove the network namespaces, processes and folders of runs that died before they could.
+    """Remove the network namespaces, containers, processes and folders of runs that died before they could.
 
     Every run writes down what it owns before it makes it. Runs that are alive are left alone, and so is everything that no
     run wrote down.
@@ -19,7 +19,7 @@ def command(as_json: bool) -> None:
     """
     from emulator.cleaning import clean
 
-    removed = clean()
+    removed = clean(on_left=lambda why: click.echo(f"tracebed: {why}", err=True))
     if as_json:
         click.echo(json.dumps([{"kind": claim.kind, "name": claim.name} for claim in removed]))
         return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replay.request import FIDELITIES
+from replay.request import BEDS, FIDELITIES
 
 if TYPE_CHECKING:
     from threading import Event
@@ -52,7 +52,17 @@ if TYPE_CHECKING:
     help="The lab kernel in virtual time, or this machine's kernel in real time (root).",
 )
 @click.option(
-    "--bed", type=click.Choice(["netns"]), default="netns", show_default=True, help="What a host of the network is."
+    "--bed",
+    type=click.Choice(BEDS),
+    default="netns",
+    show_default=True,
+    help="What a host of the network is: a namespace, or a container.",
+)
+@click.option(
+    "--image",
+    default="",
+    metavar="NAME",
+    help="The containers' image, of the daemon of DOCKER_HOST; by default an empty one.",
 )
 @click.option(
     "--fidelity",
@@ -95,6 +105,7 @@ def command(
     steps: str,
     ground: str,
     bed: str,
+    image: str,
     fidelity: str,
     pcap: tuple[str, ...],
     dilation: str,
@@ -118,6 +129,8 @@ def command(
     from replay.grounds import describe_kernel
     from replay.session import load_network, read_job, replay
 
+    if image and bed != "docker":
+        raise click.UsageError("--image belongs to --bed docker")
     job = read_job(trace, what_if, steps)
     resolved = [load_network(name, job, split_settings(settings)) for name in networks]
     describe_kernel(ground)  # raises where there is none: no folder is made then
@@ -128,6 +141,8 @@ def command(
     how = partial(
         replay,
         ground=ground,
+        bed=bed,
+        image=image,
         fidelity=fidelity,
         verify=verify,
         pcap=pcap,
@@ -275,7 +290,7 @@ def _print(job: Job, runs: list[tuple[Path, Run]], settings: tuple[str, ...]) ->
     ]
     lines += [f"set in every network: {setting}" for setting in settings]
     lines += [f"what if: {statement}" for statement in job.assumed]
-    lines += first.assumed[len(job.assumed) :]
+    lines += dict.fromkeys(statement for _, run in runs for statement in run.assumed[len(job.assumed) :])
     if job.what_if and first.summary and first.summary.recorded_step_ns:
         lines.append("vs recorded: against the job as it was recorded, without the what-ifs")
     if ground == "host":

@@ -58,6 +58,46 @@ WRONG = {
         "link: {rate: 1 gbit, queue: 1513 B}\n",
         "link.queue: 1.513 kB can't hold one packet of 1514 B",
     ),
+    "queue without a limit": (
+        "link: {rate: 1 gbit, queue: {ecn: 65 KiB}}\n",
+        "link.queue: expected 'limit', and 'ecn'",
+    ),
+    "queue with two ways to mark": (
+        "link: {rate: 1 gbit, queue: {limit: 1 MB, ecn: 65 KiB, red: {}}}\n",
+        "link.queue: expected 'limit', and 'ecn' or 'red'",
+    ),
+    "threshold above the limit": (
+        "link: {rate: 1 gbit, queue: {limit: 64 KiB, ecn: 65 KiB}}\n",
+        "link.queue.ecn: expected thresholds that rise, from one packet of 1514 B to the limit of 64 KiB",
+    ),
+    "threshold on packets": (
+        "link: {rate: 1 gbit, queue: {limit: 100 packets, ecn: 65 KiB}}\n",
+        "link.queue.ecn: it counts bytes: expected a limit in bytes, not 100 packets",
+    ),
+    "ramp without a maximum": (
+        "link: {rate: 1 gbit, queue: {limit: 1 MB, red: {min: 20 kB, probability: 1%}}}\n",
+        "link.queue.red: expected min, max, probability",
+    ),
+    "ramp that falls": (
+        "link: {rate: 1 gbit, queue: {limit: 1 MB, red: {min: 20 kB, max: 19 kB, probability: 1%}}}\n",
+        "link.queue.red: expected thresholds that rise",
+    ),
+    "ramp that never marks": (
+        "link: {rate: 1 gbit, queue: {limit: 1 MB, red: {min: 20 kB, max: 30 kB, probability: 0}}}\n",
+        "link.queue.red: a probability of 0 takes no packet",
+    ),
+    "ramp with ECN in doubt": (
+        "link: {rate: 1 gbit, queue: {limit: 1 MB, red: {min: 20 kB, max: 30 kB, probability: 1%, ecn: maybe}}}\n",
+        "link.queue.red.ecn: 'maybe' is none of true, false",
+    ),
+    "queue too large for the kernel": (
+        "link: {rate: 1 gbit, queue: 2 GiB}\n",
+        "link.queue: '2 GiB' is not a queue limit: expected at most 2147483647 B",
+    ),
+    "dctcp without ECN": (
+        "link: {rate: 1 gbit}\ntcp: {congestion: dctcp, ecn: false}\n",
+        "line 2, tcp.ecn: dctcp is told of congestion by ECN alone",
+    ),
     "queue without a rate": ("link: {rate: unlimited, queue: 9 packets}\n", "link.queue: a queue fills behind a rate"),
     "MTU too small": ("link: {rate: 1 gbit, mtu: 67}\n", "link.mtu: '67' is not a whole number from 68 to 65535"),
     "value where a mapping belongs": ("link: fast\n", "line 1, link: expected a mapping of keys to values"),
@@ -136,6 +176,28 @@ WRONG = {
         "profile: ethernet-1g\ntcp: {congestion: vegas}\n",
         "tcp.congestion: 'vegas' is none of",
     ),
+    "unknown transport": ("profile: ethernet-1g\ntransport: quic\n", "line 2, transport: 'quic' is none of tcp, rdma"),
+    "unknown recovery": ("profile: ib-edr\nrdma: {recovery: none}\n", "rdma.recovery: 'none' is none of go-back-n"),
+    "lossless or not": ("profile: ib-edr\nrdma: {lossless: maybe}\n", "rdma.lossless: 'maybe' is none of true, false"),
+    "free copies": (
+        "profile: ethernet-1g\ncosts: {copy: 0 gbit}\n",
+        "line 2, costs.copy: rate 0 bit: expected a whole number of bytes a second, more than 0, or 'unlimited'",
+    ),
+    "unknown cost": ("profile: ethernet-1g\ncosts: {byte: 1 ns}\n", "costs.byte: unknown key 'byte'"),
+    "unknown island": (
+        "profile: ethernet-1g\ntopology:\n  star: {ranks_per_host: 2, island: nvlink}\n",
+        "line 3, topology.star.island: no profile 'nvlink': expected one of ethernet-1g",
+    ),
+    "two parts of one name": (
+        "profile: ethernet-1g\nhosts: {a: {ranks: [0, 1, 2], island: pcie-3}, a-1: {ranks: [3]}}\n"
+        "switches: [s]\nlinks: {a: {ends: [a, s]}, b: {ends: [a-1, s]}}\n",
+        "line 2, hosts.a.island: 'a-1' would be a part of machine 'a', and another has that name",
+    ),
+    "ends of a link inside a machine": (
+        "profile: ethernet-1g\nhosts: {a: {ranks: [0, 1, 2, 3], island: pcie-3}}\nlinks: {a-1: {ends: [a-1, a]}}\n",
+        "line 3, links.a-1.ends: unknown key 'ends'",
+    ),
+    "islands of a topology": ("topology: {star: {}}\nislands: [a]\n", "line 2, islands: a topology makes its own"),
     "negative seed": ("profile: ethernet-1g\nseed: -1\n", "line 2, seed: '-1' is not a whole number from 0"),
     "not YAML": ("link: [\n", "line 2: not valid YAML"),
     "a list": ("- link\n", "line 1: expected a mapping"),

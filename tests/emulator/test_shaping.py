@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 
 from emulator.impairments import Event
-from emulator.links import Queue
 from emulator.network import load
-from emulator.qdisc import Qdisc
+from emulator.qdisc import Nested, Stage
+from emulator.qdisc.fq import Fq
 from emulator.qdisc.netem import Netem
+from emulator.qdisc.red import Red
 from emulator.qdisc.tbf import Tbf
+from emulator.queues import Early, Queue
 from emulator.shaping import IN_ORDER, NO_LIMIT, choose_fidelity, derived_seed, nic, stages
 from emulator.units import Duration, Probability, Rate, Size
 
@@ -61,6 +63,21 @@ def test_queue_in_bytes_waits_in_a_tbf_less_the_packet_being_sent() -> None:
     assert tight.limit == 1514
 
 
+def test_queue_that_marks_does_so_where_packets_wait_less_the_packet_being_sent() -> None:
+    queue = Queue(100_000, "bytes")
+    bucket, wire = stages(replace(PLAIN, queue=queue), 1500, "packet", 5)
+    step = Early(Size(30_000), Size(30_000), Probability(Probability.ALWAYS), ecn=True)
+    marking = stages(replace(PLAIN, queue=replace(queue, early=step)), 1500, "packet", 5)
+    red = Red(
+        limit=Size(98_486), minimum=Size(28_486), maximum=Size(28_487), probability=Probability(1), ecn=True
+    )  # of 98,486 B that can wait, it marks what finds 28,487: with the 1,514 being sent, more than 30,000
+    assert marking == (Nested(bucket, red), wire)
+    ramp = Early(Size(30_000), Size(60_000), Probability.parse("10%"), ecn=False)
+    dropping = stages(replace(PLAIN, queue=replace(queue, early=ramp)), 1500, "packet", 5)
+    red = Red(limit=Size(98_486), minimum=Size(28_486), maximum=Size(58_487), probability=ramp.probability, ecn=False)
+    assert dropping == (Nested(bucket, red), wire)
+
+
 def test_queue_without_delay_is_one_stage() -> None:
     (wire,) = stages(replace(PLAIN, delay=Duration(0), queue=Queue(9, "packets")), 1500, "packet", 1)
     assert wire == Netem(limit=9, rate=Rate(10**10), packet_overhead=24)
@@ -92,10 +109,9 @@ def test_unlimited_rate_has_only_the_way() -> None:
 def test_a_card_holds_back_only_where_nothing_else_queues() -> None:
     card = nic(PLAIN, 1500)
     assert card is not None
-    shaper, queue = card
     (wire,) = stages(PLAIN, 1500, "burst", 1)
-    assert shaper.rate == _rate(wire)  # as fast as the wire behind it, so that nothing piles up there
-    assert queue.limit == queue.flow_limit == NO_LIMIT
+    assert card.outer.rate == _rate(wire)  # as fast as the wire behind it, so that nothing piles up there
+    assert card.inner == Fq(limit=NO_LIMIT, flow_limit=NO_LIMIT)
     assert nic(replace(PLAIN, queue=Queue(100, "packets")), 1500) is None
     assert nic(DELAY_ONLY, 1500) is None
 
@@ -125,7 +141,7 @@ def test_each_direction_has_its_own_seed_the_same_everywhere() -> None:
     assert derived_seed(1, "host0", "up") == 0x9D42D1F108E0448C
 
 
-def _rate(netem: Qdisc) -> Rate:
+def _rate(netem: Stage) -> Rate:
     assert isinstance(netem, Netem)
     assert netem.rate is not None
     return netem.rate

@@ -52,12 +52,12 @@ def _on_host(bed: NetnsBed, host: str, work: Callable[[], object], pipe: Any) ->
     pipe.send(work())
 
 
-def send_bulk(address: str, size: int) -> tuple[int, int]:
+def send_bulk(address: str, size: int, port: int = 0) -> tuple[int, int]:
     """Connect, send `size` bytes, wait until the other end has them all.
 
     Returns how many segments TCP sent again, and how many of them the other end says it had already (RFC 2883).
     """
-    with _connect(address) as stream:
+    with _connect(address, PORT + port) as stream:
         data = memoryview(bytes(_CHUNK))
         left = size
         while left:
@@ -69,10 +69,10 @@ def send_bulk(address: str, size: int) -> tuple[int, int]:
     return again, needless
 
 
-def receive_bulk(size: int) -> list[tuple[int, int]]:
+def receive_bulk(size: int, port: int = 0) -> list[tuple[int, int]]:
     """Accept one connection and read `size` bytes: when (ns) how many had come, at each read."""
     progress = []
-    with socket.create_server(("", PORT)) as server:
+    with socket.create_server(("", PORT + port)) as server:
         stream, _ = server.accept()
         with stream:
             buffer, have = bytearray(_CHUNK), 0
@@ -82,11 +82,11 @@ def receive_bulk(size: int) -> list[tuple[int, int]]:
     return progress
 
 
-def _connect(address: str) -> socket.socket:
+def _connect(address: str, port: int) -> socket.socket:
     """Connect as soon as the other end listens."""
     while True:
         with suppress(ConnectionRefusedError):
-            return socket.create_connection((address, PORT))
+            return socket.create_connection((address, port))
         time.sleep(0.001)
 
 

@@ -68,6 +68,7 @@ def replayed(
     base: Path,
     settings: Mapping[str, str] | None = None,
     *,
+    bed: str = "netns",
     fidelity: str = "auto",
     verify: bool = False,
 ) -> tuple[Run, Path]:
@@ -75,7 +76,7 @@ def replayed(
     job = read_job(trace)
     resolved = load_network(str(network), job, dict(settings or {}))
     folder = new_folder(base, job, resolved)
-    return replay(job, resolved, folder, fidelity=fidelity, verify=verify), folder
+    return replay(job, resolved, folder, bed=bed, fidelity=fidelity, verify=verify), folder
 
 
 def rows(file: Path) -> list[dict[str, str]]:

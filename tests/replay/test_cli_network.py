@@ -15,22 +15,43 @@ from emulator.network import from_dict, load, profiles
 RUN = [sys.executable, "-c", "from replay.cli.main import main; main()", "network"]
 
 
-def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "160"}
+def _run(*arguments: str, columns: int = 160) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": str(columns)}
     return subprocess.run([*RUN, *arguments], capture_output=True, text=True, check=False, env=environment)
 
 
-def test_list_shows_every_profile() -> None:
-    done = _run("list")
+def test_list_shows_every_profile_in_120_columns() -> None:
+    done = _run("list", columns=120)
     assert done.returncode == 0
     for name in profiles():
         assert name in done.stdout
-    assert "assumed" in done.stdout
+    for heading in ("rate", "delay", "MTU", "queue", "loss", "transport", "message", "copy"):
+        assert heading in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 120
+    sources = _run("list", "--sources").stdout
+    assert "assumed" in sources
+    assert "The rest: as roce-100." in sources
     rows = json.loads(_run("list", "--json").stdout)
     assert [row["profile"] for row in rows] == list(profiles())
     assert rows[1] | {"source": ""} == {
-        "profile": "ethernet-10g", "rate": "10 gbit", "delay": "2 us", "loss": "none", "source": "",
+        "profile": "ethernet-10g", "rate": "10 gbit", "delay": "2 us", "MTU": "1500", "queue": "unlimited", "loss": "none",
+        "transport": "tcp cubic", "message": "13.8 us", "copy": "40 gbit", "source": "",
     }  # fmt: skip
+    assert rows[8]["transport"] == "rdma go-back-n dcqcn lossless"
+
+
+def test_show_names_islands_and_what_a_replay_cannot_do(tmp_path: Path) -> None:
+    path = tmp_path / "pods.yaml"
+    path.write_text("profile: roce-100\ntopology: {star: {hosts: 2, ranks_per_host: 4, island: nvlink-a100}}\n")
+    done = _run("show", str(path))
+    assert done.returncode == 0
+    assert "host0-0 (0), host0-1 (1)" in done.stdout
+    assert "machine's cards): host0, host1\n" in done.stdout
+    assert "host costs: message 530 ns, copy unlimited, reduce unlimited\n" in done.stdout
+    assert "pods: rdma is not applied yet: kernel TCP carries all; host costs are not applied yet" in done.stdout
+    again = tmp_path / "again.yaml"
+    again.write_text(_run("show", str(path), "--yaml").stdout)
+    assert load(again) == load(path)
 
 
 def test_show_groups_what_is_alike() -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from emulator.ledger import process_name
 from emulator.namespace import FOLDER
+from tests.dockerd import daemon, docker
 from tests.replay.runs import all_reduces, computing, rows, run_json, tracebed, tracebed_argv, written
 
 SOON_S = 5
@@ -112,6 +113,19 @@ def with_companions(root: None, start: Callable[..., Running], tmp_path: Path) -
     network.write_text("topology: {star: {}}\nlink: {rate: unlimited}\n" + traffic)
     trace = written(computing(RANKS, 100_000_000, steps=600), tmp_path)
     return start(trace, "--network", network, "--on", "host", "--pcap", "host0")
+
+
+@pytest.fixture
+def in_containers(
+    root: None, needs: Callable[..., None], start: Callable[..., Running], tmp_path: Path
+) -> Iterator[Running]:
+    """The same with hosts that are containers, of a daemon of our own."""
+    needs("dockerd", "docker")
+    network = tmp_path / "bare.yaml"
+    network.write_text("topology: {star: {}}\nlink: {rate: unlimited}\n")
+    trace = written(computing(RANKS, 100_000_000, steps=600), tmp_path)
+    with daemon():
+        yield start(trace, "--network", network, "--on", "host", "--bed", "docker")
 
 
 @dataclass(frozen=True)
@@ -215,6 +229,19 @@ def test_the_command_is_killed_while_the_lab_kernel_runs(on_virtual: Running) ->
 @pytest.mark.root
 def test_the_command_is_killed_while_it_runs_on_this_machine(on_host: Running) -> None:
     the_command_is_killed(on_host)
+
+
+@pytest.mark.root
+def test_the_command_is_killed_while_it_runs_in_containers(in_containers: Running) -> None:
+    assert len(in_containers.owned("container")) == RANKS
+    the_command_is_killed(in_containers)
+    assert docker("ps", "--all", "--quiet") == docker("images", "--quiet") == ""
+
+
+@pytest.mark.root
+def test_stopped_by_its_user_in_containers(in_containers: Running) -> None:
+    stopped(in_containers, signal.SIGTERM)
+    assert docker("ps", "--all", "--quiet") == docker("images", "--quiet") == ""
 
 
 def the_command_is_killed(running: Running) -> None:

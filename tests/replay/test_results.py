@@ -68,8 +68,8 @@ def measured() -> tuple[Plan, Measurement]:
     plan = lower(trace_of(dict.fromkeys((0, 1), (Compute(5), OPERATION, Wait(1), StepMark(0))), steps=1))
     results = {rank: result(rank) for rank in (1, 0)}
     links = (
-        LinkCounters("host0", "host0", "switch", 10, 1000, drops=2, overlimits=0, backlog_bytes=0),
-        LinkCounters("host0", "switch", "host0", 20, 3000, drops=3, overlimits=0, backlog_bytes=0),
+        LinkCounters("host0", "host0", "switch", 10, 1000, drops=2, overlimits=0, backlog_bytes=0, marks=1),
+        LinkCounters("host0", "switch", "host0", 20, 3000, drops=3, overlimits=0, backlog_bytes=0, marks=1),
     )
     return plan, Measurement(results, links)
 
