@@ -169,6 +169,18 @@ def sysctl(key: str, value: str, *, may_refuse: bool = False) -> None:
             raise
 
 
+def writable_settings() -> None:
+    """Let this process's container change settings of network namespaces: Docker mounts /proc/sys read-only there.
+
+    Raises:
+        MachineError: the container may not mount.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(None, b"/proc/sys", None, _MS_REMOUNT | _MS_BIND, None) != 0:
+        why = os.strerror(ctypes.get_errno())
+        raise MachineError(f"can't make /proc/sys writable: {why}", mend="give the container SYS_ADMIN")
+
+
 def _set(handle: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.setns(handle, _CLONE_NEWNET) != 0:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from emulator.errors import BedError, MachineError, NetworkError
 from replay import control
-from replay.process import Process, dismiss, fork, how_it_ended
+from replay.process import Process, dismiss, fork
 
 Task = Callable[[socket.socket, int], control.Done]
 """What a companion does from Go, at that time of CLOCK_MONOTONIC, until there is something to read on the socket: Bye."""
@@ -79,7 +79,7 @@ class Companions:
         try:
             message = control.from_companion(process.control)
         except (EOFError, ConnectionError):
-            raise BedError(f"the process of {name} {how_it_ended(process.pid)}") from None
+            raise BedError(f"the process of {name} {process.fate()}") from None
         if isinstance(message, control.Broken):
             text = message.text if message.kind in _ERRORS else f"{message.kind}: {message.text}"
             raise _ERRORS.get(message.kind, BedError)(f"{name}: {text}")

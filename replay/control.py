@@ -1,6 +1,8 @@
 """What a worker and its coordinator say to each other: length-prefixed msgpack over one stream socket a worker.
 
     worker                              coordinator
+    Here       (not forked by it)  ->                      `replay.muster` only
+                                   <-   Listen (the bed is up)
     Listening  (its port is open)  ->
                                    <-   Connect (all are listening)
     Ready      (all connections up) ->
@@ -32,6 +34,20 @@ import struct
 import msgspec
 
 _LENGTH = struct.Struct("<I")
+
+
+class Here(msgspec.Struct, frozen=True, tag=True):
+    """The rank was started by somebody else, and runs in the network namespace that it handed over (SCM_RIGHTS)."""
+
+    rank: int
+
+
+class Listen(msgspec.Struct, frozen=True, tag=True):
+    """The bed is up: what a forked worker has from its parent, its plan aside. `addresses`: (IP, port) by rank."""
+
+    addresses: dict[int, tuple[str, int]]
+    congestion: str | None
+    verify: bool
 
 
 class Listening(msgspec.Struct, frozen=True, tag=True):
@@ -175,8 +191,8 @@ class Broken(msgspec.Struct, frozen=True, tag=True):
 
 
 FromCompanion = Prepared | Done | Broken
-FromWorker = Listening | Ready | Progress | Status | Result | Failed
-FromCoordinator = Connect | Go | Ask | Bye
+FromWorker = Here | Listening | Ready | Progress | Status | Result | Failed
+FromCoordinator = Listen | Connect | Go | Ask | Bye
 
 _from_worker = msgspec.msgpack.Decoder(FromWorker)
 _from_companion = msgspec.msgpack.Decoder(FromCompanion)

@@ -1,28 +1,30 @@
 """Runs a plan on a bed that is up: one process a rank, started together, watched until all have ended.
 
 A rank that dies, fails or waits for ever ends the run with an error that says which and why; no process is left then.
+Who starts a rank's process is a parameter: it is forked, or one that was there already reports.
 """
 
 from __future__ import annotations
 
 import select
+import socket
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from emulator.beds.bed import Bed, LinkCounters
 from emulator.errors import BedError, MachineError, NetworkError
 from replay import background, control
 from replay.companions import Companion, Companions
 from replay.director import Director
-from replay.plan import Plan
-from replay.process import dismiss, how_it_ended
+from replay.plan import Plan, RankPlan
+from replay.process import Ending, dismiss
 from replay.transports.tcp import PeerLostError, TcpOptions
 from replay.transports.timer import Timer
-from replay.worker import Worker, WorkerOptions, monotonic, start_worker
+from replay.worker import WorkerOptions, monotonic, start_worker
 from traces.errors import TraceError
 
 _PORT = 29500
@@ -35,6 +37,24 @@ _LAST_WORDS_S = 1.0
 _ERRORS = {error.__name__: error for error in (TraceError, NetworkError, MachineError, BedError)}
 
 M = TypeVar("M", control.Listening, control.Ready, control.Status, control.Result)
+
+
+class Member(Ending, Protocol):
+    """A rank's process, as a run holds it."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def control(self) -> socket.socket: ...
+
+    def fate(self) -> str:
+        """How it ended, once it has hung up without a word."""
+        ...
+
+
+Start = Callable[[RankPlan, Mapping[int, tuple[str, int]], WorkerOptions], Member]
+"""Starts a rank, as `replay.worker.start_worker` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +76,7 @@ def run(
     companions: Sequence[Companion] = (),
     on_progress: Callable[[control.Progress], None] = lambda progress: None,
     on_start: Callable[[int], None] = lambda pid: None,
+    start: Start = start_worker,
     stall_s: float = STALL_S,
 ) -> Measurement:
     """Run every rank of `plan` on its host of `bed`, and let the network's events and traffic happen meanwhile.
@@ -66,7 +87,8 @@ def run(
         verify: send real tensors and check them.
         companions: processes that run beside the ranks, besides those of the background traffic.
         on_progress: called with each step mark that a rank passes.
-        on_start: called with the id of each process that is started; all have ended when this returns.
+        on_start: called with the id of each companion's process that is started; all have ended when this returns.
+        start: starts a rank's process; all that it started have ended, or are hung up on, when this returns.
         stall_s: seconds of this kernel's clock without any news after which the run is given up.
 
     Raises:
@@ -85,18 +107,16 @@ def run(
     try:
         for rank, own in plan.ranks.items():
             options = WorkerOptions(verify=verify, tcp=congestion, setup=partial(bed.enter, hosts[rank]))
-            worker = start_worker(own, addresses, options)
-            crew.add(worker)
-            on_start(worker.pid)
+            crew.add(start(own, addresses, options))
         beside.prepare()
         crew.gather(control.Listening)
         _wait_until(_on_grid(ahead=1))
         crew.tell(control.Connect())
         crew.gather(control.Ready)
-        start = _on_grid(ahead=2)
-        director.start(start)
-        beside.start(start)
-        crew.tell(control.Go(start))
+        begin = _on_grid(ahead=2)
+        director.start(begin)
+        beside.start(begin)
+        crew.tell(control.Go(begin))
         results = crew.gather(control.Result)
         done = beside.finish()
         crew.tell(control.Bye())
@@ -130,13 +150,13 @@ class _Crew:
     def __init__(
         self, on_progress: Callable[[control.Progress], None], stall_s: float, director: Director, beside: Companions
     ) -> None:
-        self._workers: dict[int, Worker] = {}
+        self._workers: dict[int, Member] = {}
         self._on_progress = on_progress
         self._stall_s = stall_s
         self._director = director
         self._beside = beside
 
-    def add(self, worker: Worker) -> None:
+    def add(self, worker: Member) -> None:
         self._workers[worker.rank] = worker
 
     def tell(self, message: control.FromCoordinator) -> None:
@@ -199,7 +219,7 @@ class _Crew:
                 elif message is None:
                     silent.append(rank)
         if silent:
-            return BedError(f"rank {silent[0]}'s process {how_it_ended(self._workers[silent[0]].pid)}")
+            return BedError(f"rank {silent[0]}'s process {self._workers[silent[0]].fate()}")
         cause = min(failures.values(), key=_lost_another)
         return _ERRORS.get(cause.kind, BedError)(_with_rank(cause))
 

@@ -10,13 +10,14 @@ import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 _PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A forked process, as its parent holds it. Who starts it must `close` it and wait for `pid`."""
+    """A forked process, as its parent holds it. Who starts it must `close` it and then `end` it, or wait for `pid`."""
 
     pid: int
     control: socket.socket
@@ -26,6 +27,32 @@ class Process:
         # Processes forked later hold a copy of this end, so closing alone would not reach the other.
         self.control.shutdown(socket.SHUT_RDWR)
         self.control.close()
+
+    def fate(self) -> str:
+        """How the process ended, once it has hung up without a word."""
+        # Its sockets are closed before it is gone, so this may have to wait.
+        _, status = os.waitpid(self.pid, 0)
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        return f"was killed by signal {number} ({signal.Signals(number).name})" if number else "ended without a word"
+
+    def end(self) -> None:
+        """Kill the process if it is left, and wait for it."""
+        with suppress(ProcessLookupError, ChildProcessError):
+            if os.waitpid(self.pid, os.WNOHANG) == (0, 0):
+                os.kill(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, 0)
+
+
+class Ending(Protocol):
+    """What can be hung up on and then seen to be gone."""
+
+    def close(self) -> None:
+        """Hang up."""
+        ...
+
+    def end(self) -> None:
+        """See to it, after `close`, that it is gone."""
+        ...
 
 
 def fork(work: Callable[[socket.socket], int]) -> Process:
@@ -52,23 +79,13 @@ def fork(work: Callable[[socket.socket], int]) -> Process:
         os._exit(status)
 
 
-def dismiss(processes: Iterable[Process]) -> None:
+def dismiss(processes: Iterable[Ending]) -> None:
     """End every process that is left, and wait for all."""
     left = list(processes)
     for process in left:
         process.close()
     for process in left:
-        with suppress(ProcessLookupError, ChildProcessError):
-            if os.waitpid(process.pid, os.WNOHANG) == (0, 0):
-                os.kill(process.pid, signal.SIGKILL)
-                os.waitpid(process.pid, 0)
-
-
-def how_it_ended(pid: int) -> str:
-    """How a process that has hung up without a word ended; waits for it, for its sockets are closed before it is gone."""
-    _, status = os.waitpid(pid, 0)
-    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-    return f"was killed by signal {number} ({signal.Signals(number).name})" if number else "ended without a word"
+        process.end()
 
 
 def _die_with(parent: int) -> None:

@@ -106,7 +106,7 @@ def replay(
         ),
         kernel=describe_kernel(ground),
         fidelity=fidelity if fidelity != "auto" else choose_fidelity(network),
-        assumed=(*job.assumed, *not_applied(network), *([statement(factor)] if factor != 1 else [])),
+        assumed=(*job.assumed, *([statement(factor)] if factor != 1 else []), *not_applied(network)),
         status="running",
     )
     results = RunFolder(folder, job.trace.programs)
@@ -136,7 +136,7 @@ def load_network(name: str, job: Job, settings: dict[str, str]) -> Network:
 
 def new_folder(base: Path, job: Job, network: Network) -> Path:
     """A folder for one run under `base`, which no run has yet: TRACE-NETWORK, numbered from the second."""
-    stem = re.sub(r"[^\w.-]+", "_", f"{job.path.stem}-{network.name}")
+    stem = plain_name(f"{job.path.stem}-{network.name}")
     for number in range(1, 10_000):
         folder = base / (stem if number == 1 else f"{stem}-{number}")
         try:
@@ -145,6 +145,11 @@ def new_folder(base: Path, job: Job, network: Network) -> Path:
             continue
         return folder
     raise TraceError(f"{base} is full of runs called {stem}", mend="name another folder with -o")
+
+
+def plain_name(text: str) -> str:
+    """`text` as a file's name that no shell and no file format takes for more."""
+    return re.sub(r"[^\w.-]+", "_", text, flags=re.ASCII)
 
 
 def _version() -> str:

@@ -32,7 +32,7 @@ def monotonic() -> int:
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """`verify`: send real tensors and compare every element. `setup` runs first in the new process: it enters the
+    """`verify`: send real tensors and compare every element. `setup` runs first in a forked process: it enters the
     rank's host.
     """
 

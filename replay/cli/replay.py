@@ -155,7 +155,7 @@ def command(
 
         click.echo(msgspec.json.encode([run for _, run in runs]).decode())
     elif runs:
-        _print(job, runs, settings)
+        show(job, runs, settings)
     for failure in failures:
         print(f"tracebed: {failure}", file=sys.stderr)
     return 1 if failures else 0
@@ -257,7 +257,8 @@ def _run_one(
     return run
 
 
-def _print(job: Job, runs: list[tuple[Path, Run]], settings: tuple[str, ...]) -> None:
+def show(job: Job, runs: list[tuple[Path, Run]], settings: tuple[str, ...] = ()) -> None:
+    """Print the table of runs that came to their end, each with its folder, and what it rests on."""
     from rich import box
     from rich.console import Console
     from rich.table import Table

@@ -19,7 +19,7 @@ from tests.replay.runs import overlapping, tracebed, written
 from traces import archive
 from traces.program import Compute
 
-LINK = LinkCounters("host0", "host0", "switch", 10, 1000, drops=2, marks=0, overlimits=0, backlog_bytes=0)
+LINK = LinkCounters("host0", "host0", "switch", 10, 1000, drops=2, overlimits=0, backlog_bytes=0, marks=0)
 CARRIED = (Carried(0, "constant", "udp", "host0", "host1", 1, 100, 90),)
 
 

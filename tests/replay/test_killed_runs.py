@@ -106,16 +106,6 @@ def on_host(root: None, start: Callable[..., Running], tmp_path: Path) -> Runnin
 
 
 @pytest.fixture
-def with_companions(root: None, start: Callable[..., Running], tmp_path: Path) -> Running:
-    """The same with background traffic between two hosts and a capture: three processes more, which are started first."""
-    network = tmp_path / "busy.yaml"
-    traffic = "traffic: [{constant: {from: host0, to: host1, rate: 1 mbit}}]\n"
-    network.write_text("topology: {star: {}}\nlink: {rate: unlimited}\n" + traffic)
-    trace = written(computing(RANKS, 100_000_000, steps=600), tmp_path)
-    return start(trace, "--network", network, "--on", "host", "--pcap", "host0")
-
-
-@pytest.fixture
 def in_containers(
     root: None, needs: Callable[..., None], start: Callable[..., Running], tmp_path: Path
 ) -> Iterator[Running]:
@@ -126,6 +116,16 @@ def in_containers(
     trace = written(computing(RANKS, 100_000_000, steps=600), tmp_path)
     with daemon():
         yield start(trace, "--network", network, "--on", "host", "--bed", "docker")
+
+
+@pytest.fixture
+def with_companions(root: None, start: Callable[..., Running], tmp_path: Path) -> Running:
+    """The same with background traffic between two hosts and a capture: three processes more, which are started first."""
+    network = tmp_path / "busy.yaml"
+    traffic = "traffic: [{constant: {from: host0, to: host1, rate: 1 mbit}}]\n"
+    network.write_text("topology: {star: {}}\nlink: {rate: unlimited}\n" + traffic)
+    trace = written(computing(RANKS, 100_000_000, steps=600), tmp_path)
+    return start(trace, "--network", network, "--on", "host", "--pcap", "host0")
 
 
 @dataclass(frozen=True)
