@@ -84,7 +84,7 @@ def remove_named(name: str) -> bool:
 
 
 def enter(name: str) -> None:
-    """Move this thread into a namespace for good.
+    """Move this thread into a namespace for good, by its name or a file as /proc/PID/ns/net.
 
     Raises:
         BedError: there is no such namespace.
@@ -101,7 +101,7 @@ def enter(name: str) -> None:
 
 @contextmanager
 def inside(name: str) -> Iterator[None]:
-    """Run a block of code of this thread inside a namespace."""
+    """Run a block of code of this thread inside a namespace, by its name or a file as `enter` takes it."""
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     try:
         enter(name)
@@ -167,6 +167,18 @@ def sysctl(key: str, value: str, *, may_refuse: bool = False) -> None:
     except OSError:
         if not may_refuse:
             raise
+
+
+def writable_settings() -> None:
+    """Let this process's container change settings of network namespaces: Docker mounts /proc/sys read-only there.
+
+    Raises:
+        MachineError: the container may not mount.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(None, b"/proc/sys", None, _MS_REMOUNT | _MS_BIND, None) != 0:
+        why = os.strerror(ctypes.get_errno())
+        raise MachineError(f"can't make /proc/sys writable: {why}", mend="give the container SYS_ADMIN")
 
 
 def _set(handle: int) -> None:

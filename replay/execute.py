@@ -9,23 +9,31 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from fractions import Fraction
 from pathlib import Path
 
 import msgspec
 
+from emulator.beds.bed import Bed
 from emulator.beds.docker import DockerBed
 from emulator.beds.netns import NetnsBed
 from emulator.containers import load_image
+from emulator.dilation import dilate
 from emulator.dockerd import own_daemon
 from emulator.errors import BedError, MachineError, NetworkError
 from emulator.kernel.init import PROGRESS_DEVICE
 from emulator.ledger import Ledger
+from emulator.network import Network
 from emulator.shaping import Fidelity
-from replay import control, coordinator
+from replay import capture, control, coordinator, dilation
+from replay.coordinator import Start
+from replay.muster import called
+from replay.plan import Plan, RankPlan
 from replay.request import Request, plan_of
 from replay.results import Run, write_measurement
+from replay.worker import Worker, WorkerOptions, start_worker
 from traces.errors import TraceError
 
 FAILURES: dict[str, type[Exception]] = {
@@ -55,23 +63,60 @@ def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said]
     Raises:
         TraceError, NetworkError, MachineError, BedError: as their names say.
     """
-    plan = plan_of(request)
-    fidelity: Fidelity | None = None
-    if request.fidelity != "auto":
-        fidelity = "packet" if request.fidelity == "packet" else "burst"
-    with _bed(request, ledger, fidelity) as bed:
+    plan, factor = plan_of(request), Fraction(request.dilation)
+    network = dilate(request.resolved_network(), factor)
+    placed = _mustered if request.bed == "compose" else _forked
+    with placed(request, network, plan, ledger) as (bed, start):
         say(Up(bed.fidelity))
-
         with ledger.processes() as started:
-            measured = coordinator.run(plan, bed, verify=request.verify, on_progress=say, on_start=started)
-        write_measurement(folder, plan, measured)
+            measured = coordinator.run(
+                plan,
+                bed,
+                verify=request.verify,
+                companions=capture.companions(bed, request.pcap, folder, factor),
+                on_progress=lambda said: say(dilation.step_mark(said, factor)),
+                on_start=started,
+                start=start,
+                stall_s=coordinator.STALL_S * float(factor),
+            )
+        write_measurement(folder, plan, dilation.measurement(measured, factor))
+    for name, missed in measured.missed.items():
+        if missed:
+            raise BedError(f"{name} missed {missed} packets: its file is not whole, though the rest of the run is")
 
 
-def _bed(request: Request, ledger: Ledger, fidelity: Fidelity | None) -> NetnsBed:
-    network = request.resolved_network()
+@contextmanager
+def _forked(request: Request, network: Network, plan: Plan, ledger: Ledger) -> Iterator[tuple[Bed, Start]]:
+    """A bed whose hosts are ours, and ranks that are forked into them."""
+    with _bed(request, network, ledger) as bed, ledger.processes() as started:
+
+        def start(own: RankPlan, addresses: Mapping[int, tuple[str, int]], options: WorkerOptions) -> Worker:
+            worker = start_worker(own, addresses, options)
+            started(worker.pid)
+            return worker
+
+        yield bed, start
+
+
+@contextmanager
+def _mustered(request: Request, network: Network, plan: Plan, ledger: Ledger) -> Iterator[tuple[Bed, Start]]:
+    """A bed round the hosts in which the ranks are already that report here."""
+    hosts = {rank: host.name for host in network.hosts for rank in host.ranks if rank in plan.ranks}
+    with called(hosts) as muster, NetnsBed(network, ledger, _fidelity(request), muster.namespaces) as bed:
+        yield bed, muster.start
+
+
+def _bed(request: Request, network: Network, ledger: Ledger) -> NetnsBed:
+    fidelity = _fidelity(request)
     if request.bed == "docker":
         return DockerBed(network, ledger, fidelity, request.image)
     return NetnsBed(network, ledger, fidelity)
+
+
+def _fidelity(request: Request) -> Fidelity | None:
+    if request.fidelity == "auto":
+        return None
+    return "packet" if request.fidelity == "packet" else "burst"
 
 
 @contextmanager

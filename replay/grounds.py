@@ -19,11 +19,11 @@ from replay.execute import FAILURES, Failure, Said, execute
 from replay.request import Request
 
 _ROOT = Path(__file__).parents[1]
-_ENVIRONMENT = {
-    "PYTHONPATH": str(_ROOT),
+ENVIRONMENT = {
     "PYTHONHASHSEED": "0",  # the same request gives the same bytes
     "OPENBLAS_NUM_THREADS": "1",  # its threads would only cost time: the lab kernel has one processor
 }
+"""What the programs of a run are started with."""
 
 Runner = Callable[[Request, Path, Ledger, Callable[[Said], None]], None]
 
@@ -52,7 +52,7 @@ def on_virtual(request: Request, folder: Path, ledger: Ledger, say: Callable[[Sa
         if request.image:
             save_image(request.image, lent / "image.tar")
             argv.append(str(lent / "image.tar"))
-        guest = Guest(tuple(argv), env=_ENVIRONMENT)
+        guest = Guest(tuple(argv), env={"PYTHONPATH": str(_ROOT), **ENVIRONMENT})
         status = run(guest, ledger, on_output=lambda line: print(line, file=console, flush=True), on_progress=relay)
     if failures:
         raise FAILURES[failures[0].kind](failures[0].text)

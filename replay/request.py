@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from emulator.network import Network, from_dict
+from emulator.transport import NO_COSTS
 from replay import whatif
 from replay.plan import Plan, lower
 from traces import archive
@@ -25,8 +27,9 @@ FIDELITIES = ("auto", "packet", "burst")
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One replay: a trace, changed by what-ifs, on a network.
 
-    `network` is the resolved form (`emulator.network.to_dict`); `steps` is "A:B" or "" for all; `trace_hash` is that of the
-    file's bytes; `image` is what a docker bed's containers are made of, "" for an empty one.
+        `network` is the resolved form (`emulator.network.to_dict`); `steps` is "A:B" or "" for all; `trace_hash` is that of the
+        file's bytes; `image` is what a docker bed's containers are made of, "" for an empty one; `pcap` are the links that are
+    captured; `dilation` is by how much time is stretched while it runs, as in `replay.dilation`.
     """
 
     trace: str
@@ -39,6 +42,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     image: str = ""
     fidelity: str = "auto"
     verify: bool = False
+    pcap: tuple[str, ...] = ()
+    dilation: str = "1"
 
     def resolved_network(self) -> Network:
         return from_dict(self.network)
@@ -76,7 +81,15 @@ def prepare(path: Path, what_if: tuple[str, ...], steps: str) -> tuple[Trace, li
     return whatif.apply(trace, what_if)
 
 
+def not_applied(network: Network) -> tuple[str, ...]:
+    """One line on what the network asks for that a replay can't do yet, and what it does in its place; none where it can."""
+    said = ["rdma is not applied yet: kernel TCP carries all"] if network.transport == "rdma" else []
+    if network.costs != NO_COSTS:
+        said.append("host costs are not applied yet: in virtual time CPU work is free")
+    return (f"{network.name}: {'; '.join(said)}",) if said else ()
+
+
 def plan_of(request: Request) -> Plan:
-    """The plan that the request asks for."""
+    """The plan that the request asks for, dilated."""
     trace, _ = prepare(Path(request.trace), request.what_if, request.steps)
-    return lower(trace)
+    return lower(whatif.scaled(trace, Fraction(request.dilation)))

@@ -14,11 +14,13 @@ from emulator.ledger import Ledger
 from emulator.network import Network, load, to_dict
 from emulator.shaping import choose_fidelity
 from replay import control
+from replay.capture import check_links
+from replay.dilation import read_dilation, statement
 from replay.execute import Said
 from replay.grounds import GROUNDS, describe_kernel
 from replay.ideal import ideal_step_ns
 from replay.plan import lower
-from replay.request import Request, prepare
+from replay.request import Request, not_applied, prepare
 from replay.results import FORMAT, Run, RunFolder, read_totals, summarise
 from traces import archive
 from traces.errors import TraceError
@@ -69,16 +71,21 @@ def replay(
     image: str = "",
     fidelity: str = "auto",
     verify: bool = False,
+    pcap: Sequence[str] = (),
+    dilation: str = "1",
     command: Sequence[str] = (),
     say: Callable[[Said], None] = lambda said: None,
 ) -> Run:
-    """Replay `job` on `network`, leave the run in `folder`, and return what `run.json` says then.
+    """Replay `job` on `network`, leave the run in `folder`, and return what `run.json` says then; `pcap`: links to capture;
+    `dilation`: as in `replay.dilation`.
 
     The folder keeps what was measured also where the run fails.
 
     Raises:
         TraceError, NetworkError, MachineError, BedError: as their names say.
     """
+    check_links(network, pcap)
+    factor = read_dilation(dilation, ground)
     run = Run(
         format=FORMAT,
         tracebed=_version(),
@@ -94,10 +101,12 @@ def replay(
             image=image,
             fidelity=fidelity,
             verify=verify,
+            pcap=tuple(pcap),
+            dilation=dilation,
         ),
         kernel=describe_kernel(ground),
         fidelity=fidelity if fidelity != "auto" else choose_fidelity(network),
-        assumed=job.assumed,
+        assumed=(*job.assumed, *([statement(factor)] if factor != 1 else []), *not_applied(network)),
         status="running",
     )
     results = RunFolder(folder, job.trace.programs)
@@ -127,7 +136,7 @@ def load_network(name: str, job: Job, settings: dict[str, str]) -> Network:
 
 def new_folder(base: Path, job: Job, network: Network) -> Path:
     """A folder for one run under `base`, which no run has yet: TRACE-NETWORK, numbered from the second."""
-    stem = re.sub(r"[^\w.-]+", "_", f"{job.path.stem}-{network.name}")
+    stem = plain_name(f"{job.path.stem}-{network.name}")
     for number in range(1, 10_000):
         folder = base / (stem if number == 1 else f"{stem}-{number}")
         try:
@@ -136,6 +145,11 @@ def new_folder(base: Path, job: Job, network: Network) -> Path:
             continue
         return folder
     raise TraceError(f"{base} is full of runs called {stem}", mend="name another folder with -o")
+
+
+def plain_name(text: str) -> str:
+    """`text` as a file's name that no shell and no file format takes for more."""
+    return re.sub(r"[^\w.-]+", "_", text, flags=re.ASCII)
 
 
 def _version() -> str:

@@ -63,11 +63,15 @@ def compute(trace: Trace, value: str) -> tuple[Trace, str]:
         if not recorded:
             raise TraceError(f"what-if 'compute={value}': the trace has no compute to scale", mend="give a ratio")
         ratio = wanted / recorded
-    scaled = {rank: _scale(program, ratio) for rank, program in trace.programs.items()}
     before, after = (f"{float(mean) / 1e6:.3f} ms" for mean in (recorded, recorded * ratio))
     change = f"{before} a step (mean over ranks) becomes {after}"
     statement = f"compute x {float(ratio):.6g}: {change}; messages stay as recorded"
-    return replace(trace, programs=scaled), statement
+    return scaled(trace, ratio), statement
+
+
+def scaled(trace: Trace, ratio: Fraction) -> Trace:
+    """The trace with every Compute `ratio` times as long; a rank's total is exact to 1 ns."""
+    return replace(trace, programs={rank: _scale(program, ratio) for rank, program in trace.programs.items()})
 
 
 def mean_compute(trace: Trace) -> Fraction:

@@ -5,10 +5,6 @@ Everything is imported and lowered before the fork, so a rank starts in millisec
 
 from __future__ import annotations
 
-import ctypes
-import gc
-import os
-import signal
 import socket
 import time
 from array import array
@@ -21,13 +17,12 @@ from replay import control
 from replay.engine import NEVER, Action, Engine, PostRecv, SetTimer, StartSend, StepDone
 from replay.payload import Verified
 from replay.plan import RankPlan
+from replay.process import Process, fork
 from replay.transports.events import ControlReady, Received, Sent
 from replay.transports.tcp import TcpOptions, TcpTransport
 
 Clock = Callable[[], int]
 Wanted = TypeVar("Wanted", bound=control.FromCoordinator)
-
-_PR_SET_PDEATHSIG = 1
 
 
 def monotonic() -> int:
@@ -37,7 +32,7 @@ def monotonic() -> int:
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """`verify`: send real tensors and compare every element. `setup` runs first in the new process: it enters the
+    """`verify`: send real tensors and compare every element. `setup` runs first in a forked process: it enters the
     rank's host.
     """
 
@@ -47,42 +42,19 @@ class WorkerOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
-    """A rank's process, as its parent holds it. Who starts it must `close` it and wait for `pid`."""
+class Worker(Process):
+    """A rank's process."""
 
     rank: int
-    pid: int
-    control: socket.socket
-
-    def close(self) -> None:
-        """Hangs up; a worker that has not ended yet does so as soon as it listens."""
-        # Workers forked later hold a copy of this end, so closing alone would not reach the other.
-        self.control.shutdown(socket.SHUT_RDWR)
-        self.control.close()
 
 
 def start_worker(plan: RankPlan, addresses: Mapping[int, tuple[str, int]], options: WorkerOptions) -> Worker:
     """Forks the process of `plan.rank`. `addresses`: (IP, port) where each rank listens, its own and all it talks to.
 
-    The process dies with its parent, also when that is killed. It ends with status 0 after Bye, 1 after Failed.
+    It ends with status 0 after Bye, 1 after Failed.
     """
-    ours, theirs = socket.socketpair()
-    parent = os.getpid()
-    # What the parent holds is shared as long as no collector writes to it.
-    gc.collect()
-    gc.freeze()
-    pid = os.fork()
-    if pid:
-        theirs.close()
-        return Worker(plan.rank, pid, ours)
-    status = 1
-    try:
-        ours.close()
-        _die_with(parent)
-        gc.disable()
-        status = run_rank(plan, addresses, theirs, options)
-    finally:
-        os._exit(status)
+    process = fork(lambda channel: run_rank(plan, addresses, channel, options))
+    return Worker(process.pid, process.control, plan.rank)
 
 
 def run_rank(
@@ -197,9 +169,3 @@ def _answer(message: control.FromCoordinator, channel: socket.socket, engine: En
 
 def _relative(times: array[int], begin: int) -> bytes:
     return array("q", [at if at == NEVER else at - begin for at in times]).tobytes()
-
-
-def _die_with(parent: int) -> None:
-    """Has the kernel kill this process when its parent dies; `parent` may have died before that could be asked."""
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) or os.getppid() != parent:
-        os._exit(1)

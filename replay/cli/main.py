@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
+from typing import NoReturn
 
 import click
 
@@ -21,6 +24,7 @@ COMMANDS = {
     "check": ("replay.cli.check", "Find what is wrong with a trace, and whether it can be replayed."),
     "network": ("replay.cli.network", "Show networks and profiles as they are resolved."),
     "replay": ("replay.cli.replay", "Run a trace on emulated networks and measure the step time."),
+    "compose": ("replay.cli.compose", "Write a compose file that runs a trace on a network, in containers."),
     "bed": ("replay.cli.bed", "Keep networks up as test beds, probe them, run commands on their hosts."),
     "kernel": ("replay.cli.kernel", "Build the lab kernel, or say where it is."),
     "doctor": ("replay.cli.doctor", "Say what this machine can do, and how to mend what it can't."),
@@ -56,11 +60,19 @@ def tracebed() -> None:
     """
 
 
-def main() -> None:
-    """Run the command; what a user can cause is one line on standard error and an exit status, never a traceback."""
+def main() -> NoReturn:
+    """Run the command that the arguments name."""
+    guarded(partial(tracebed.main, standalone_mode=False))
+
+
+def guarded(call: Callable[[], object]) -> NoReturn:
+    """Do `call` and exit with the status it returns.
+
+    What a user can cause is one line on standard error and an exit status, never a traceback.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended as by Ctrl-C: what was made is taken down
     try:
-        status = tracebed.main(standalone_mode=False)
+        status = call()
     except click.ClickException as error:
         error.show()
         sys.exit(BAD_INPUT)

@@ -15,6 +15,7 @@ import pytest
 
 from emulator.ledger import process_name
 from emulator.namespace import FOLDER
+from tests.dockerd import daemon, docker
 from tests.replay.runs import all_reduces, computing, rows, run_json, tracebed, tracebed_argv, written
 
 SOON_S = 5
@@ -104,6 +105,29 @@ def on_host(root: None, start: Callable[..., Running], tmp_path: Path) -> Runnin
     return start(written(computing(RANKS, 100_000_000, steps=600), tmp_path), "--network", network, "--on", "host")
 
 
+@pytest.fixture
+def in_containers(
+    root: None, needs: Callable[..., None], start: Callable[..., Running], tmp_path: Path
+) -> Iterator[Running]:
+    """The same with hosts that are containers, of a daemon of our own."""
+    needs("dockerd", "docker")
+    network = tmp_path / "bare.yaml"
+    network.write_text("topology: {star: {}}\nlink: {rate: unlimited}\n")
+    trace = written(computing(RANKS, 100_000_000, steps=600), tmp_path)
+    with daemon():
+        yield start(trace, "--network", network, "--on", "host", "--bed", "docker")
+
+
+@pytest.fixture
+def with_companions(root: None, start: Callable[..., Running], tmp_path: Path) -> Running:
+    """The same with background traffic between two hosts and a capture: three processes more, which are started first."""
+    network = tmp_path / "busy.yaml"
+    traffic = "traffic: [{constant: {from: host0, to: host1, rate: 1 mbit}}]\n"
+    network.write_text("topology: {star: {}}\nlink: {rate: unlimited}\n" + traffic)
+    trace = written(computing(RANKS, 100_000_000, steps=600), tmp_path)
+    return start(trace, "--network", network, "--on", "host", "--pcap", "host0")
+
+
 @dataclass(frozen=True)
 class Traces:
     """What a run has on this machine while it runs: all of it must be gone afterwards."""
@@ -175,6 +199,28 @@ def test_a_rank_on_this_machine_is_killed(on_host: Running) -> None:
     wait_until(traces.are_gone, SOON_S)
 
 
+@pytest.mark.root
+@pytest.mark.parametrize(
+    ("which", "name"),
+    [
+        (0, "the background traffic of host host0"),
+        (1, "the background traffic of host host1"),
+        (2, "the capture of link host0"),
+    ],
+)
+def test_a_process_beside_the_ranks_is_killed(which: int, name: str, with_companions: Running) -> None:
+    traces = Traces.of(with_companions)
+    assert len(traces.processes) == RANKS + 3
+    kill(with_companions.processes()[which])
+    with_companions.fails(f"the process of {name} was killed by signal 9 (SIGKILL)")
+    wait_until(traces.are_gone, SOON_S)
+
+
+@pytest.mark.root
+def test_the_command_is_killed_with_what_runs_beside_the_ranks(with_companions: Running) -> None:
+    the_command_is_killed(with_companions)
+
+
 @pytest.mark.lab
 def test_the_command_is_killed_while_the_lab_kernel_runs(on_virtual: Running) -> None:
     the_command_is_killed(on_virtual)
@@ -183,6 +229,19 @@ def test_the_command_is_killed_while_the_lab_kernel_runs(on_virtual: Running) ->
 @pytest.mark.root
 def test_the_command_is_killed_while_it_runs_on_this_machine(on_host: Running) -> None:
     the_command_is_killed(on_host)
+
+
+@pytest.mark.root
+def test_the_command_is_killed_while_it_runs_in_containers(in_containers: Running) -> None:
+    assert len(in_containers.owned("container")) == RANKS
+    the_command_is_killed(in_containers)
+    assert docker("ps", "--all", "--quiet") == docker("images", "--quiet") == ""
+
+
+@pytest.mark.root
+def test_stopped_by_its_user_in_containers(in_containers: Running) -> None:
+    stopped(in_containers, signal.SIGTERM)
+    assert docker("ps", "--all", "--quiet") == docker("images", "--quiet") == ""
 
 
 def the_command_is_killed(running: Running) -> None:
