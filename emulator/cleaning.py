@@ -76,8 +76,8 @@ def _remove(claim: Claim) -> bool:
     if claim.kind == "image":
         return remove_image(*claim.name.split(" "))
     if claim.kind == "ingress":
-        index, name, length = claim.name.split(" ")
-        return steering.remove_from(int(index), name, int(length))
+        index, name, length, owner = claim.name.split(" ")
+        return steering.remove_from(int(index), name, int(length), int(owner))
     if claim.kind == "device":
         return wire.remove_device(claim.name)
     return remove_named(claim.name)

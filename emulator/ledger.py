@@ -24,7 +24,7 @@ _PREFIX = "tracebed-"
 @dataclass(frozen=True, slots=True)
 class Claim:
     """One thing a run made or is about to make. `name`: a namespace's or a device's name, a folder's path, "pid start-time",
-    "daemon name" of a container or an image of Docker's, or "index name txqueuelen" of a foreign device whose ingress is ours.
+    "daemon name" of a container or an image of Docker's, or "index name txqueuelen owner" of our filters at a foreign device.
     """
 
     kind: Kind

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING, Any
 
-from emulator import qdisc
 from emulator.errors import BedError, MachineError
 
 if TYPE_CHECKING:
@@ -22,8 +21,10 @@ if TYPE_CHECKING:
 Address = IPv4Address | IPv6Address
 
 _INGRESS = 0xFFFF0000
+NOBODY = 0x10000
+_FOREIGN = 0
 _PRIORITIES = {"all": 31725, "ipv4": 31726, "ipv6": 31727}
-"""Of our filters, which so tell whose they are; each protocol must have its own."""
+"""Of our filters; each protocol must have its own."""
 _PROTOCOLS = {"all": 0x0003, "ipv4": 0x0800, "ipv6": 0x86DD}  # linux/if_ether.h
 _SOURCE_AT = {4: 12, 6: 8}  # RFC 791, section 3.1; RFC 8200, section 3
 _TARGET_AT = {4: 16, 6: 24}
@@ -37,13 +38,16 @@ def open_ingress(ipr: IPRoute, device: int) -> None:
 
 def redirect_all(ipr: IPRoute, entry: int, exit_: int) -> None:
     """All that comes in at `entry` leaves at `exit_`."""
-    _add(ipr, entry, exit_, "all", ["0x0/0x0+0"])
+    _add(ipr, entry, exit_, "all", ["0x0/0x0+0"], NOBODY)
 
 
-def redirect(ipr: IPRoute, entry: int, exit_: int, target: Address, source: Address | None = None) -> None:
-    """What comes in at `entry` for `target`, from `source` where that is given, leaves at `exit_`."""
+def redirect(
+    ipr: IPRoute, entry: int, exit_: int, target: Address, source: Address | None = None, owner: int = NOBODY
+) -> None:
+    """What comes in at `entry` for `target`, from `source` where that is given, leaves at `exit_`. `owner`: whose filter it
+    is, 1 to 2**32 - 1, for where others are as well."""
     keys = [*_keys(source, _SOURCE_AT), *_keys(target, _TARGET_AT)]
-    _add(ipr, entry, exit_, f"ipv{target.version}", keys)
+    _add(ipr, entry, exit_, f"ipv{target.version}", keys, owner)
 
 
 def queue_length(ipr: IPRoute, index: int) -> int:
@@ -51,45 +55,52 @@ def queue_length(ipr: IPRoute, index: int) -> int:
     return int(ipr.get_links(index)[0].get_attr("IFLA_TXQLEN"))
 
 
-def remove_from(index: int, name: str, length: int) -> bool:
-    """Take our filters from a device and give it back its queue's length; False where it is gone, or is another one now,
-    or has no filters."""
+def remove_from(index: int, name: str, length: int, owner: int) -> bool:
+    """Take an owner's filters from a device, or an ingress without any, and give it back its queue's length; False where it
+    is gone, or is another one now, or nothing is there."""
     from pyroute2 import IPRoute
 
     with IPRoute() as ipr:
         if index not in ipr.link_lookup(ifname=name) or not _has_ingress(ipr, index):
             return False
-        ipr.link("set", index=index, txqlen=length)
-        priorities = set(_priorities(ipr, index))
-        if priorities <= set(_PRIORITIES.values()):
+        filters = set(_filters(ipr, index))
+        mine = {(priority, of) for priority, of in filters if of == owner}
+        if filters and not mine:
+            return False
+        if filters == mine:
             ipr.tc("del", "ingress", index, _INGRESS)
-            return True
-        for ours in priorities & set(_PRIORITIES.values()):  # somebody has added filters to our ingress
-            ipr.tc("del-filter", "u32", index, parent=_INGRESS, prio=ours, protocol=0, keys=[], target=0)
+        else:  # somebody has added filters to our ingress
+            for priority in {priority for priority, _ in mine}:
+                ipr.tc("del-filter", "u32", index, parent=_INGRESS, prio=priority, protocol=0, keys=[], target=0)
+        ipr.link("set", index=index, txqlen=length)
         return True
 
 
-def is_steered(ipr: IPRoute, index: int) -> bool:
-    """Whether filters of ours are there."""
-    return bool(set(_priorities(ipr, index)) & set(_PRIORITIES.values()))
+def owners(ipr: IPRoute, index: int) -> frozenset[int]:
+    """Whose filters are there; those that aren't ours don't count."""
+    return frozenset(owner for _, owner in _filters(ipr, index) if owner != _FOREIGN)
 
 
 def others(ipr: IPRoute, index: int) -> str:
     """What shapes or filters a device that isn't ours: "" where nothing does."""
-    kinds = [(message["parent"], message.get_attr("TCA_KIND")) for message in ipr.get_qdiscs(index=index)]
-    found = [kind for parent, kind in kinds if kind != "noqueue" and kind != "ingress"]
-    if _has_ingress(ipr, index) and not is_steered(ipr, index):
-        found.append("ingress")
-    return ", ".join(found)
+    kinds = [message.get_attr("TCA_KIND") for message in ipr.get_qdiscs(index=index)]
+    return ", ".join(kind for kind in kinds if kind != "noqueue" and not (kind == "ingress" and owners(ipr, index)))
 
 
 def _has_ingress(ipr: IPRoute, index: int) -> bool:
     return any(message.get_attr("TCA_KIND") == "ingress" for message in ipr.get_qdiscs(index=index))
 
 
-def _priorities(ipr: IPRoute, index: int) -> Iterator[int]:
+def _filters(ipr: IPRoute, index: int) -> Iterator[tuple[int, int]]:
+    """The priority and the owner of each filter of a device."""
     for message in ipr.get_filters(index=index, parent=_INGRESS):
-        yield message["info"] >> 16
+        priority, owner = message["info"] >> 16, _FOREIGN
+        if priority in _PRIORITIES.values() and message.get_attr("TCA_KIND") == "u32":
+            options = message.get_attr("TCA_OPTIONS")
+            if options is None or options.get_attr("TCA_U32_SEL") is None:
+                continue  # a table of filters
+            owner = options.get_attr("TCA_U32_CLASSID")
+        yield priority, owner
 
 
 def _keys(address: Address | None, places: dict[int, int]) -> Iterator[str]:
@@ -100,10 +111,10 @@ def _keys(address: Address | None, places: dict[int, int]) -> Iterator[str]:
             yield f"0x{packed[offset : offset + 4].hex()}/0xffffffff+{places[address.version] + offset}"
 
 
-def _add(ipr: IPRoute, entry: int, exit_: int, protocol: str, keys: list[str]) -> None:
+def _add(ipr: IPRoute, entry: int, exit_: int, protocol: str, keys: list[str], owner: int) -> None:
     action = {"kind": "mirred", "direction": "egress", "action": "redirect", "ifindex": exit_}
-    # `target` is a class that nothing looks at; pyroute2 demands one.
-    match: dict[str, Any] = {"protocol": _PROTOCOLS[protocol], "keys": keys, "target": qdisc.FIRST}
+    # `target` is a class, at which nothing looks here, and which the kernel reports: so it can say whose the filter is.
+    match: dict[str, Any] = {"protocol": _PROTOCOLS[protocol], "keys": keys, "target": owner}
     with _asking(f"device {entry}", "cls_u32 and act_mirred"):
         ipr.tc("add-filter", "u32", entry, parent=_INGRESS, prio=_PRIORITIES[protocol], action=action, **match)
 

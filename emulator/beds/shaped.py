@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from ipaddress import ip_address
@@ -51,6 +51,11 @@ class Shaped:
         return f"tb-{_PREFIX}{self.tag}"
 
     @property
+    def owner(self) -> int:
+        """Whose its filters are, as `emulator.steering` says it."""
+        return int(self.tag, 16) + 1
+
+    @property
     def containers(self) -> frozenset[str]:
         return frozenset(cable.container for cable in self.cables.values())
 
@@ -90,29 +95,33 @@ def shape(network: Network, cables: Mapping[str, Cable], project: str = "") -> t
     names = {cable.container for cable in cables.values()}
     before = [found for found in shapes() if found.containers & names]
     for found in before:
-        if found.containers != names:
-            raise NetworkError(
-                f"{', '.join(sorted(found.containers & names))} is shaped together with others: {_names(found)}; "
-                "shape or reset all of them"
-            )
+        _check_whole(found, names)
     _check_free(cables, frozenset(cable.index for found in before for cable in found.cables.values()))
-    if before and _same_build(old := before[0], new := replace(old, network=network, project=project), cables):
-        _change(old, new)
-        return new, True
+    if len(before) == 1:
+        (old,) = before
+        new = replace(old, network=network, project=project)
+        if _same_build(old, new, cables):
+            _change(old, new)
+            return new, True
     return _make(network, cables, project, before), False
 
 
-def _names(shaped: Shaped) -> str:
-    return ", ".join(sorted(shaped.containers))
+def _check_whole(found: Shaped, names: Set[str]) -> None:
+    """A shape is replaced with all of its containers that are still there."""
+    absent = _absent(found)
+    if {cable.container for host, cable in found.cables.items() if host not in absent} - names:
+        raise NetworkError(
+            f"{', '.join(sorted(found.containers & names))} is shaped together with others: "
+            f"{', '.join(sorted(found.containers))}; shape or reset all of them"
+        )
 
 
 def _fitted(network: Network, cables: Mapping[str, Cable]) -> Network:
     """The network with the MTU that the containers have."""
     box.check_shape(network)
-    if network.events:
-        raise NetworkError(
-            "nobody is there to play events while a bed stays shaped: shape it anew instead", key="events"
-        )
+    for key in ("events", "traffic"):
+        if getattr(network, key):
+            raise NetworkError(f"nobody is there to play {key} while a bed stays shaped: leave them out", key=key)
     for host, cable in cables.items():
         least = min(link.mtu for link in network.links)
         if cable.mtu > least:
@@ -134,7 +143,7 @@ def _check_free(cables: Mapping[str, Cable], ours: frozenset[int]) -> None:
             where = f"{cable.device}, where the cable of container {cable.container} ends,"
             if others := steering.others(ipr, cable.index):
                 raise NetworkError(f"{where} is shaped by somebody else ({others}): tc qdisc show dev {cable.device}")
-            if cable.index not in ours and steering.is_steered(ipr, cable.index):
+            if cable.index not in ours and steering.owners(ipr, cable.index):
                 raise BedError(f"{where} is shaped by a run that died: see tracebed clean")
 
 
@@ -164,7 +173,8 @@ def _absent(shaped: Shaped) -> list[str]:
         return [
             host
             for host, cable in shaped.cables.items()
-            if cable.index not in ipr.link_lookup(ifname=cable.device) or not steering.is_steered(ipr, cable.index)
+            if cable.index not in ipr.link_lookup(ifname=cable.device)
+            or shaped.owner not in steering.owners(ipr, cable.index)
         ]
 
 
@@ -235,13 +245,12 @@ def _plug_in(shaped: Shaped, own: Ledger, guards: ExitStack) -> None:
             steering.redirect_all(ipr, doors[host], cable.index)
         for host, cable in shaped.cables.items():
             length = steering.queue_length(ipr, cable.index)
-            claim = own.claim("ingress", f"{cable.index} {cable.device} {length}")
-            guards.callback(own.release, claim)
-            guards.callback(steering.remove_from, cable.index, cable.device, length)
-            steering.open_ingress(ipr, cable.index)
+            guards.callback(own.release, own.claim("ingress", f"{cable.index} {cable.device} {length} {shaped.owner}"))
+            steering.open_ingress(ipr, cable.index)  # where it isn't free any more, what is there is somebody else's
+            guards.callback(steering.remove_from, cable.index, cable.device, length, shaped.owner)
             for other, target in shaped.cables.items():
                 for address in target.addresses if other != host else ():
-                    steering.redirect(ipr, cable.index, doors[host], ip_address(address))
+                    steering.redirect(ipr, cable.index, doors[host], ip_address(address), owner=shaped.owner)
 
 
 @contextmanager

@@ -49,8 +49,8 @@ def command(
     """Shape running containers, anybody's, on a Docker network of kind bridge, as NET says, until --reset. Takes root.
 
     A container is the host that is called like its compose service (worker-2: the second of a scaled one) or like itself;
-    where none is, the containers are the hosts in order. NET's links and switches are all there, so flows share them; its TCP
-    settings are not applied. Only what these containers send each other over IP is shaped. The containers need no
+    where none is, the containers are the hosts in order. NET's links and switches are all there, so flows share them; its
+    transport and costs are not applied. Only what these containers send each other over IP is shaped. They need no
     capabilities and are not touched; `tracebed clean` leaves the shape alone.
 
     Called again with another NET or --set, it changes the links in place and what is queued stays, as long as the links are

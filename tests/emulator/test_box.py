@@ -108,6 +108,11 @@ def test_what_takes_netem_is_said_where_there_is_none(link: dict[str, Any], what
     ("settings", "mtu", "why"),
     [
         ({"events": [{"down": {"link": "host0", "at": "1 s"}}]}, 1500, "events: nobody is there to play"),
+        (
+            {"traffic": [{"constant": {"from": "host0", "to": "host1", "rate": "1 mbit"}}]},
+            1500,
+            "traffic: nobody is there to play",
+        ),
         ({}, 9000, "whose MTU is 9000, and the links' is 1500"),
         (
             {"hosts": ["a", "b"], "topology": None, "links": {"x": {"ends": ["a", "b"]}, "y": {"ends": ["a", "b"]}}},

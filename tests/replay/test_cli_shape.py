@@ -195,6 +195,9 @@ def test_a_compose_project_is_found_by_its_services(star: str, tmp_path: Path) -
         ping("lab_worker_1", "lab_worker_2")
         ping("lab_db_1", "lab_worker_2")
         assert packets()["worker-1", "hub"] == 1
+        all_of_it = answer(star, "--compose-project", "lab")  # no name fits, so in order
+        assert all_of_it["hosts"] == {"host0": "lab_db_1", "host1": "lab_worker_1", "host2": "lab_worker_2"}
+        assert not all_of_it["in_place"]
         assert answer(star, *THREE)["hosts"]["host0"] == "alpha"  # two beds at once
         assert [shown["project"] for shown in answer("--show")["shapes"]] in (["lab", ""], ["", "lab"])
         assert "several beds are shaped" in refused("--reset")
