@@ -43,10 +43,6 @@ def seed_paths(seed: int) -> None:
     sysctl("ipv4/fib_multipath_hash_seed", str(seed % (2**32 - 1) + 1))  # 0 would be none
 
 
-def hardware_address(ipr: IPRoute, port: str) -> str:
-    return str(ipr.get_links(wire.device(ipr, port))[0].get_attr("IFLA_ADDRESS"))
-
-
 def add_peer(ipr: IPRoute, port: str, address: str) -> None:
     """What is at the other end of this port's cable has this hardware address."""
     ipr.neigh("add", dst=_PEER, lladdr=address, ifindex=wire.device(ipr, port), state="permanent")
