@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from emulator import steering, wire
 from emulator.containers import remove_container, remove_image
 from emulator.errors import BedError, MachineError
 from emulator.ledger import Claim, Kind, Written, leftovers, lives
@@ -42,7 +43,7 @@ def remove(ledger: Written, on_left: Callable[[str], None] = lambda why: None) -
 
 
 def _processes_first(claim: Claim) -> int:
-    order: Sequence[Kind] = ("process", "container", "image", "netns", "folder")
+    order: Sequence[Kind] = ("process", "container", "image", "ingress", "device", "netns", "folder")
     return order.index(claim.kind)
 
 
@@ -74,4 +75,9 @@ def _remove(claim: Claim) -> bool:
         return remove_container(*claim.name.split(" "))
     if claim.kind == "image":
         return remove_image(*claim.name.split(" "))
+    if claim.kind == "ingress":
+        index, name, length = claim.name.split(" ")
+        return steering.remove_from(int(index), name, int(length))
+    if claim.kind == "device":
+        return wire.remove_device(claim.name)
     return remove_named(claim.name)

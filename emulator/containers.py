@@ -120,7 +120,7 @@ class Container:
             raise _no_image(self._address, image) from None
         made.put_archive("/", _packed(_WAITER, _program()))
         made.start()
-        return _process_of(client.containers.get(self.name), self._address)
+        return process_of(client.containers.get(self.name), self._address)
 
     def enter(self) -> None:
         """Move the calling process, of one thread, into the container: its cgroups, and its mounts, host name, IPC and network.
@@ -143,7 +143,7 @@ class Container:
         self._ledger.release(self._claim)
 
 
-def _process_of(container: Found, address: str) -> int:
+def process_of(container: Found, address: str) -> int:
     """The id of a container's first process. Raises MachineError where that is another machine's."""
     pid = int(container.attrs["State"]["Pid"])
     try:

@@ -18,17 +18,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
 
+from emulator.draws import exponential
 from emulator.event_traces import read_csv, read_mahimahi
 from emulator.events import WAYS, Course, Effect, Step, Way, direction_of
 from emulator.impairments import ALWAYS, Event
 from emulator.links import Direction, Link, property_to_plain, read_loss, read_rate
 from emulator.marked import Node
+from emulator.settings import Settings, length_of, required, start_of
 from emulator.units import Duration, Rate
 
 MAX_STEPS = 100_000
@@ -40,7 +41,6 @@ _UNCHANGED = Effect()
 _EFFECT = ("rate", "delay", "loss")
 _WHERE = ("link", "way")
 _WHEN = ("at", "for")
-Settings = Mapping[str, Node]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +101,16 @@ def _down(node: Node, context: _Context) -> Iterator[Course]:
 
 def _loss_burst(node: Node, context: _Context) -> Iterator[Course]:
     settings = node.mapping((*_WHERE, *_WHEN, "loss"))
-    _required(node, settings, "for")
-    effect = Effect(loss=read_loss(_required(node, settings, "loss")))
+    required(node, settings, "for")
+    effect = Effect(loss=read_loss(required(node, settings, "loss")))
     yield from _spread(node, _where(settings, context), _during(settings, effect))
 
 
 def _flap(node: Node, context: _Context) -> Iterator[Course]:
     settings = node.mapping((*_WHERE, "at", "times", "down", "up"))
-    down, up = (_length(_required(node, settings, name)) for name in ("down", "up"))
-    times = _required(node, settings, "times").integer(1, MAX_STEPS // 2)
-    starts = [_start(settings) + turn * (down + up) for turn in range(times)]
+    down, up = (length_of(required(node, settings, name)) for name in ("down", "up"))
+    times = required(node, settings, "times").integer(1, MAX_STEPS // 2)
+    starts = [start_of(settings) + turn * (down + up) for turn in range(times)]
     steps = [
         Step(Duration(at), effect) for start in starts for at, effect in ((start, DOWN), (start + down, _UNCHANGED))
     ]
@@ -119,7 +119,7 @@ def _flap(node: Node, context: _Context) -> Iterator[Course]:
 
 def _partition(node: Node, context: _Context) -> Iterator[Course]:
     settings = node.mapping(("nodes", *_WHEN))
-    nodes = _required(node, settings, "nodes")
+    nodes = required(node, settings, "nodes")
     known = {end for link in context.links.values() for end in (link.a, link.b)}
     side = {child.choice(sorted(known)) for child in nodes.items()}
     cut = [link for link in context.links.values() if len({link.a, link.b} & side) == 1]
@@ -130,7 +130,7 @@ def _partition(node: Node, context: _Context) -> Iterator[Course]:
 
 def _straggler(node: Node, context: _Context) -> Iterator[Course]:
     settings = node.mapping((*_WHERE, *_WHEN, "slowdown"))
-    slowdown = _required(node, settings, "slowdown").integer(2, 10**6)
+    slowdown = required(node, settings, "slowdown").integer(2, 10**6)
     for link, way in _where(settings, context):
         rate = direction_of(link, way).rate
         if rate is None:
@@ -141,12 +141,12 @@ def _straggler(node: Node, context: _Context) -> Iterator[Course]:
 def _churn(node: Node, context: _Context) -> Iterator[Course]:
     """Times up and down are exponentially distributed; each link has draws of its own."""
     settings = node.mapping(("link", *_WHEN, "mean_up", "mean_down"))
-    means = [_length(_required(node, settings, name)) for name in ("mean_up", "mean_down")]
-    end = _start(settings) + _length(_required(node, settings, "for"))
+    means = [length_of(required(node, settings, name)) for name in ("mean_up", "mean_down")]
+    end = start_of(settings) + length_of(required(node, settings, "for"))
     for link in dict.fromkeys(link for link, _ in _where(settings, context)):
-        draws, at = Random(f"{context.seed}/{link.name}/{node.key}"), int(_start(settings))
+        draws, at = Random(f"{context.seed}/{link.name}/{node.key}"), int(start_of(settings))
         steps: list[Step] = []
-        while (at := at + _exponential(draws, means[len(steps) % 2])) < end:
+        while (at := at + exponential(draws, means[len(steps) % 2])) < end:
             steps.append(Step(Duration(at), _UNCHANGED if len(steps) % 2 else DOWN))
             if len(steps) > MAX_STEPS:
                 raise node.error(f"more than {MAX_STEPS} ups and downs")
@@ -156,25 +156,21 @@ def _churn(node: Node, context: _Context) -> Iterator[Course]:
             yield from _spread(node, [(link, way) for way in WAYS], steps)
 
 
-def _exponential(draws: Random, mean_ns: int) -> int:
-    return max(1, round(-mean_ns * math.log(1 - draws.random())))
-
-
 def _rate_trace(node: Node, context: _Context) -> Iterator[Course]:
     settings = node.mapping((*_WHERE, "file"))
-    rows = read_csv(_required(node, settings, "file"), Rate, 8)
+    rows = read_csv(required(node, settings, "file"), Rate, 8)
     yield from _spread(node, _where(settings, context), [Step(at, Effect(rate=rate)) for at, rate in rows])
 
 
 def _delay_trace(node: Node, context: _Context) -> Iterator[Course]:
     settings = node.mapping((*_WHERE, "file"))
-    rows = read_csv(_required(node, settings, "file"), Duration, 1)
+    rows = read_csv(required(node, settings, "file"), Duration, 1)
     yield from _spread(node, _where(settings, context), [Step(at, Effect(delay=delay)) for at, delay in rows])
 
 
 def _mahimahi(node: Node, context: _Context) -> Iterator[Course]:
     settings = node.mapping((*_WHERE, "file"))
-    file = _required(node, settings, "file")
+    file = required(node, settings, "file")
     for link, way in _where(settings, context):
         rates, period = read_mahimahi(file, direction_of(link, way).overhead)
         yield from _spread(node, [(link, way)], [Step(at, Effect(rate=rate)) for at, rate in rates], period)
@@ -183,10 +179,10 @@ def _mahimahi(node: Node, context: _Context) -> Iterator[Course]:
 def _course(node: Node, context: _Context) -> Iterator[Course]:
     settings = node.mapping((*_WHERE, "steps", "period"))
     steps = []
-    for child in _required(node, settings, "steps").items():
+    for child in required(node, settings, "steps").items():
         step = child.mapping(("at", *_EFFECT))
-        steps.append(Step(_required(child, step, "at").parse(Duration.parse), _effect(step)))
-    period = _length(settings["period"]) if "period" in settings else None
+        steps.append(Step(required(child, step, "at").parse(Duration.parse), _effect(step)))
+    period = length_of(settings["period"]) if "period" in settings else None
     if not steps:
         raise node.error("expected at least one step")
     if any(after.at <= before.at for before, after in pairwise(steps)) or (period and steps[-1].at >= period):
@@ -209,12 +205,6 @@ _KINDS: Mapping[str, Callable[[Node, _Context], Iterator[Course]]] = {
 }
 
 
-def _required(node: Node, settings: Settings, name: str) -> Node:
-    if name not in settings:
-        raise node.error(f"expected '{name}'")
-    return settings[name]
-
-
 def _where(settings: Settings, context: _Context) -> list[tuple[Link, Way]]:
     """The directions that `link` and `way` name."""
     names = list(context.links)
@@ -225,23 +215,12 @@ def _where(settings: Settings, context: _Context) -> list[tuple[Link, Way]]:
     return [(context.links[name], way) for name in names for way in ways]
 
 
-def _start(settings: Settings) -> Duration:
-    return settings["at"].parse(Duration.parse) if "at" in settings else Duration(0)
-
-
-def _length(node: Node) -> Duration:
-    length = node.parse(Duration.parse)
-    if length == 0:
-        raise node.error("expected more than 0")
-    return length
-
-
 def _during(settings: Settings, effect: Effect) -> list[Step]:
     """`effect` from `at`, for as long as `for` says."""
-    start = _start(settings)
+    start = start_of(settings)
     steps = [Step(start, effect)]
     if "for" in settings:
-        steps.append(Step(Duration(start + _length(settings["for"])), _UNCHANGED))
+        steps.append(Step(Duration(start + length_of(settings["for"])), _UNCHANGED))
     return steps
 
 

@@ -17,14 +17,14 @@ from typing import Literal, Self
 
 from emulator.errors import BedError
 
-Kind = Literal["netns", "process", "folder", "container", "image"]
+Kind = Literal["netns", "process", "folder", "container", "image", "ingress", "device"]
 _PREFIX = "tracebed-"
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One thing a run made or is about to make. `name`: a namespace's name, a folder's path, "pid start-time", or
-    "daemon name" of a container or an image of Docker's.
+    """One thing a run made or is about to make. `name`: a namespace's or a device's name, a folder's path, "pid start-time",
+    "daemon name" of a container or an image of Docker's, or "index name txqueuelen" of a foreign device whose ingress is ours.
     """
 
     kind: Kind
@@ -152,3 +152,11 @@ def leftovers() -> Iterator[Written]:
 def lives(process: str) -> bool:
     """Whether a process that was written down still runs."""
     return process_name(int(process.split()[0])) == process
+
+
+def redescribe(ledger: Written, description: Mapping[str, object]) -> None:
+    """From now on `kept` tells this of something that is kept."""
+    claims = [[claim.kind, claim.name] for claim in ledger.claims]
+    fresh = ledger.path.with_suffix(f".{os.getpid()}.new")
+    fresh.write_text(json.dumps({"owner": ledger.owner, "claims": claims, "kept": description}))
+    fresh.replace(ledger.path)

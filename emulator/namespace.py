@@ -84,7 +84,7 @@ def remove_named(name: str) -> bool:
 
 
 def enter(name: str) -> None:
-    """Move this thread into a namespace for good.
+    """Move this thread into a namespace for good, by its name or a file as /proc/PID/ns/net.
 
     Raises:
         BedError: there is no such namespace.
@@ -101,7 +101,7 @@ def enter(name: str) -> None:
 
 @contextmanager
 def inside(name: str) -> Iterator[None]:
-    """Run a block of code of this thread inside a namespace."""
+    """Run a block of code of this thread inside a namespace, by its name or a file as `enter` takes it."""
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     try:
         enter(name)

@@ -5,67 +5,53 @@ resolved form is a network file too: `to_dict` writes it, `from_dict` (or `load`
 to an equal value.
 
     profile: ethernet-10g                 # what `link` and `tcp` start from
-    topology: {star: {hosts: 4}}          # hosts host0 to host3 round one switch; another of emulator/topologies; or
-                                          # lists of hosts, switches and links
+    topology: {star: {hosts: 4}}          # hosts host0 to host3 round one switch; another of emulator/topologies, all
+                                          # with ranks_per_host: 8 and island: nvlink-h100 (emulator.hosts); or lists of
+                                          # hosts, each with its ranks and island, switches and links
     link: {delay: 5 us, queue: 512 KiB}   # every link; a host's link is called as the host
     links:
       host2: {rate: 1 gbit, up: {loss: 0.1%}}   # one link; `up` is from its first end (here the host), `down` to it
-    tcp: {congestion: cubic, buffer: 16 MiB, ecn: true}
+    tcp: {congestion: cubic, buffer: 16 MiB, ecn: true}   # emulator.transport has the rest: transport, rdma, costs
     seed: 1
     events: [{degrade: {link: host2, at: 1 s, for: 500 ms, rate: 100 mbit}}]   # emulator.event_kinds has them all
+    traffic: [{constant: {from: host0, to: host1, rate: 1 gbit}}]              # emulator.traffic has them all
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Literal
 
 from emulator.errors import NetworkError
 from emulator.event_kinds import events_to_plain, read_events
 from emulator.events import Course
+from emulator.hosts import HOST_KEYS, Host, Placed, Switch, listed, parts, split, spread
 from emulator.links import LINK_KEYS, Link, Settings, link_to_plain, read_link
 from emulator.marked import Node, from_plain, read_yaml
 from emulator.shape import Shape, unreachable
 from emulator.topologies.registry import TOPOLOGIES
 from emulator.topologies.topology import Expanded
-from emulator.units import Size
-
-Congestion = Literal["cubic", "reno", "bbr", "dctcp"]
-AUTO = "auto"
-CONGESTION: tuple[Congestion, ...] = ("cubic", "reno", "bbr", "dctcp")
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """A machine and the ranks it holds."""
-
-    name: str
-    ranks: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Switch:
-    """Forwards packets between its links."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tcp:
-    """TCP on every host. `buffer` is what a socket may hold each way; None lets the kernel tune it. `ecn`: connections ask
-    for congestion to be marked (RFC 3168), as DCTCP always does."""
-
-    congestion: Congestion
-    buffer: Size | None
-    ecn: bool
+from emulator.traffic import Traffic, read_traffic, traffic_to_plain
+from emulator.transport import (
+    KEYS,
+    Costs,
+    Kind,
+    Rdma,
+    Tcp,
+    read_costs,
+    read_kind,
+    read_rdma,
+    read_tcp,
+    transport_to_plain,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A resolved network. Ranks 0 to n-1 are each on one host. `source` says where its numbers come from."""
+    """A resolved network. Ranks 0 to n-1 are each on one host. `source` says where its numbers come from; `transport`
+    what ranks send with, `rdma` where it is that."""
 
     name: str
     source: str
@@ -73,8 +59,12 @@ class Network:
     switches: tuple[Switch, ...]
     links: tuple[Link, ...]
     tcp: Tcp
+    transport: Kind
+    rdma: Rdma
+    costs: Costs
     seed: int
     events: tuple[Course, ...]
+    traffic: tuple[Traffic, ...]
 
     @property
     def shape(self) -> Shape:
@@ -85,9 +75,20 @@ class Network:
             links={link.name: (link.a, link.b) for link in self.links},
         )
 
+    @property
+    def cards(self) -> frozenset[tuple[str, str]]:
+        """The ends of links, as (link, node), that are network cards: a host's, and an island's towards all but hosts."""
+        hosts = {host.name for host in self.hosts}
+        islands = {switch.name for switch in self.switches if switch.island}
+        ends = [(link.name, *ends) for link in self.links for ends in ((link.a, link.b), (link.b, link.a))]
+        return frozenset(
+            (link, node) for link, node, other in ends if node in hosts or (node in islands and other not in hosts)
+        )
 
-_TOP = ("name", "source", "profile", "topology", "hosts", "switches", "link", "links", "tcp", "seed", "events")
-_PROFILE = ("source", "link", "tcp")
+
+_PLAIN = ("hosts", "switches", "islands")
+_TOP = ("name", "source", "profile", "topology", *_PLAIN, "link", "links", *KEYS, "seed", "events", "traffic")
+_PROFILE = ("source", "profile", "link", *KEYS)
 
 
 def profiles() -> Mapping[str, Node]:
@@ -125,51 +126,74 @@ def _resolve(tree: Node, name: str, known: Mapping[str, Node], ranks: int | None
     top = tree.mapping(_TOP)
     layers, source = [top], ""
     if "profile" in top:
-        profile = top["profile"].scalar()
-        if profile not in known:
-            raise top["profile"].error(f"no profile '{profile}': expected one of {', '.join(known)}")
-        layers.insert(0, known[profile].mapping(_PROFILE))
-        source = f"profile {profile}"
+        layers = [*_started(top["profile"], known), top]
+        source = f"profile {top['profile'].scalar()}"
     links = top["links"].mapping() if "links" in top else {}
-    listed = "hosts" in top and "topology" not in top
-    shared = [layer["link"].mapping(LINK_KEYS) for layer in layers if "link" in layer]
-    if listed:
-        expanded, placed = _plain(top, links, ranks)
+    in_full = "hosts" in top and "topology" not in top
+    shared = _links_of(layers)
+    if in_full:
+        expanded, placed, islands = _plain(top, links, ranks)
     else:
-        expanded, placed = _expand(top, tree, ranks, {key: node for layer in shared for key, node in layer.items()})
-    shape = expanded.shape
+        rate = next((layer["rate"] for layer in reversed(shared) if "rate" in layer), None)
+        expanded, placed, islands = _expand(top, tree, ranks, rate)
+    shape, placed, inside = split(expanded.shape, placed, islands)
     pair = unreachable(shape)
     if pair:
         raise top.get("hosts", tree).error(f"host '{pair[1]}' is unreachable from '{pair[0]}': no links lead there")
     for link in links:
         if link not in shape.links:
             raise links[link].error(f"no link '{link}': expected one of {', '.join(shape.links)}")
-    keys = (*LINK_KEYS, "ends") if listed else LINK_KEYS
-    made = {link: from_plain(settings, tree.file).mapping() for link, settings in expanded.settings.items()}
-    own = {link: node.mapping(keys) for link, node in links.items()}
+    base = dict.fromkeys(shape.links, shared)
+    for link, settings in expanded.settings.items():
+        base[link] = [*shared, from_plain(settings, tree.file).mapping()]
+    for link, machine in inside.items():
+        base[link] = _links_of(_started(islands[machine], known))
+    keys = {link: (*LINK_KEYS, "ends") if in_full and link not in inside else LINK_KEYS for link in links}
+    own = {link: node.mapping(keys[link]) for link, node in links.items()}
     resolved = tuple(
-        read_link(link, ends, [*shared, made.get(link, {}), own.get(link, {})], links.get(link, tree))
+        read_link(link, ends, [*base[link], own.get(link, {})], links.get(link, tree))
         for link, ends in shape.links.items()
     )
     seed = top["seed"].integer(0, 2**64 - 1) if "seed" in top else 1
+    marked = {*inside.values(), *_named(top, "islands")}
     return Network(
         name=top["name"].scalar() if "name" in top else name,
         source=top["source"].scalar() if "source" in top else source,
         hosts=tuple(Host(host, placed[host]) for host in shape.hosts),
-        switches=tuple(Switch(switch) for switch in shape.switches),
+        switches=tuple(Switch(switch, switch in marked) for switch in shape.switches),
         links=resolved,
-        tcp=_tcp([layer["tcp"].mapping(("congestion", "buffer", "ecn")) for layer in layers if "tcp" in layer]),
+        tcp=read_tcp(layers),
+        transport=read_kind(layers),
+        rdma=read_rdma(layers),
+        costs=read_costs(layers),
         seed=seed,
         events=read_events(top["events"], resolved, seed) if "events" in top else (),
+        traffic=read_traffic(top["traffic"], shape.hosts) if "traffic" in top else (),
     )
 
 
+def _started(name: Node, known: Mapping[str, Node]) -> list[Settings]:
+    """The settings of a profile, after those of the profile that it starts from."""
+    if name.scalar() not in known:
+        raise name.error(f"no profile '{name.scalar()}': expected one of {', '.join(known)}")
+    own = known[name.scalar()].mapping(_PROFILE)
+    return [*(_started(own["profile"], known) if "profile" in own else ()), own]
+
+
+def _links_of(layers: Sequence[Settings]) -> list[Settings]:
+    return [layer["link"].mapping(LINK_KEYS) for layer in layers if "link" in layer]
+
+
+def _named(top: Settings, key: str) -> tuple[str, ...]:
+    return tuple(node.name() for node in top[key].items()) if key in top else ()
+
+
 def _expand(
-    top: Settings, place: Node, ranks: int | None, link: Settings
-) -> tuple[Expanded, Mapping[str, tuple[int, ...]]]:
-    """The topology that the file asks for, a star where it asks for none; as many hosts as the ranks need where it doesn't
-    say, two where nobody does."""
-    for key in ("hosts", "switches"):
+    top: Settings, place: Node, ranks: int | None, rate: Node | None
+) -> tuple[Expanded, Placed, Mapping[str, Node]]:
+    """The topology that the file asks for, a star where it asks for none, and what is in its machines; as many hosts as the
+    ranks need where it doesn't say, two where nobody does."""
+    for key in _PLAIN:
         if key in top:
             raise top[key].error("a topology makes its own hosts and switches: leave this out, or leave out 'topology'")
     name, asked = "star", Node({}, place.file, place.line)
@@ -178,55 +202,37 @@ def _expand(
         if len(kinds) != 1:
             raise top["topology"].error(f"expected one topology of: {', '.join(TOPOLOGIES)}")
         name, asked = next(iter(kinds.items()))
-    settings = asked.mapping((*TOPOLOGIES[name].keys, "ranks_per_host"))
+    settings = asked.mapping((*TOPOLOGIES[name].keys, "ranks_per_host", "island"))
     per_host = settings["ranks_per_host"].integer(1, 2**16) if "ranks_per_host" in settings else None
     needed = 2 if ranks is None else -(-ranks // (per_host or 1))
-    expanded = TOPOLOGIES[name].expand(asked, needed, link.get("rate"))
+    expanded = TOPOLOGIES[name].expand(asked, needed, rate)
     hosts = expanded.shape.hosts
     world = len(hosts) * (per_host or 1) if ranks is None else ranks
     if per_host and world > len(hosts) * per_host:
         where = settings.get("hosts", asked)
         raise where.error(f"{len(hosts)} hosts of {per_host} ranks can't hold {world} ranks")
-    return expanded, _spread(hosts, world, per_host)
+    islands = dict.fromkeys(hosts, settings["island"]) if "island" in settings else {}
+    return expanded, spread(hosts, world, per_host), islands
 
 
-def _spread(hosts: tuple[str, ...], world: int, per_host: int | None) -> Mapping[str, tuple[int, ...]]:
-    """Ranks in blocks, in host order: `per_host` to each until they run out, or as evenly as can be."""
-    even, rest = divmod(world, len(hosts))
-    placed, first = {}, 0
-    for index, host in enumerate(hosts):
-        end = min(world, first + (per_host or even + (index < rest)))
-        placed[host] = tuple(range(first, end))
-        first = end
-    return placed
-
-
-def _plain(top: Settings, links: Settings, ranks: int | None) -> tuple[Expanded, Mapping[str, tuple[int, ...]]]:
-    """The hosts, switches and links as listed; ranks are spread evenly unless every host lists its own."""
+def _plain(top: Settings, links: Settings, ranks: int | None) -> tuple[Expanded, Placed, Mapping[str, Node]]:
+    """The hosts, switches and links as listed, and what is in the machines."""
     asked = top["hosts"]
     if isinstance(asked.value, tuple):
-        hosts = {node.name(): node for node in asked.items()}
-        listed = {}
+        hosts: dict[str, Settings] = {node.name(): {} for node in asked.items()}
     else:
-        hosts = {node.name(name): node for name, node in asked.mapping().items()}
-        listed = {name: node.mapping(("ranks",))["ranks"] for name, node in hosts.items() if node.mapping(("ranks",))}
+        hosts = {node.name(name): node.mapping(HOST_KEYS) for name, node in asked.mapping().items()}
     if not hosts:
         raise asked.error("expected at least one host")
-    switches = tuple(node.name() for node in top["switches"].items()) if "switches" in top else ()
+    switches = (*_named(top, "switches"), *_named(top, "islands"))
     nodes = [*hosts, *switches]
     if len(set(nodes)) < len(nodes) or len(hosts) < len(asked.value):
         raise asked.error("two hosts or switches have the same name")
-    shape = Shape(tuple(hosts), switches, {node.name(name): _ends(node, nodes) for name, node in links.items()})
-    if not listed:
-        return Expanded(shape), _spread(shape.hosts, len(hosts) if ranks is None else ranks, None)
-    placed = {
-        name: tuple(rank.integer(0, 2**20) for rank in listed[name].items()) if name in listed else () for name in hosts
-    }
-    held = sorted(rank for block in placed.values() for rank in block)
-    if held != list(range(len(held) if ranks is None else ranks)):
-        expected = "each rank from 0 on once" if ranks is None else f"each of the {ranks} ranks of the job once"
-        raise asked.error(f"the hosts' ranks are {held}: expected {expected}")
-    return Expanded(shape), placed
+    placed = listed(hosts, ranks, asked)
+    islands = {name: settings["island"] for name, settings in hosts.items() if "island" in settings}
+    inside = {part for name in islands for part in parts(name, placed[name])}
+    ends = {node.name(name): _ends(node, nodes) for name, node in links.items() if name not in inside}
+    return Expanded(Shape(tuple(hosts), switches, ends)), placed, islands
 
 
 def _ends(node: Node, nodes: list[str]) -> tuple[str, str]:
@@ -239,37 +245,19 @@ def _ends(node: Node, nodes: list[str]) -> tuple[str, str]:
     return names[0], names[1]
 
 
-def _tcp(layers: list[Settings]) -> Tcp:
-    settings: dict[str, Node] = {}
-    for layer in layers:
-        settings.update(layer)
-    buffer = settings.get("buffer")
-    congestion: Congestion = settings["congestion"].choice(CONGESTION) if "congestion" in settings else "cubic"
-    ecn = settings["ecn"].boolean() if "ecn" in settings else congestion == "dctcp"
-    if congestion == "dctcp" and not ecn:
-        raise settings["ecn"].error("dctcp is told of congestion by ECN alone: leave this out, or set it to true")
-    return Tcp(
-        congestion=congestion,
-        buffer=None if buffer is None or buffer.value == AUTO else buffer.parse(Size.parse),
-        ecn=ecn,
-    )
-
-
 def to_dict(network: Network) -> dict[str, object]:
     """The resolved form: a network file as plain data (strings, integers, lists, mappings), every value in full."""
     return {
         "name": network.name,
         "source": network.source,
         "hosts": {host.name: {"ranks": list(host.ranks)} for host in network.hosts},
-        "switches": [switch.name for switch in network.switches],
+        "switches": [switch.name for switch in network.switches if not switch.island],
+        "islands": [switch.name for switch in network.switches if switch.island],
         "links": {link.name: link_to_plain(link) for link in network.links},
-        "tcp": {
-            "congestion": network.tcp.congestion,
-            "buffer": AUTO if network.tcp.buffer is None else str(network.tcp.buffer),
-            "ecn": str(network.tcp.ecn).lower(),
-        },
+        **transport_to_plain(network.tcp, network.transport, network.rdma, network.costs),
         "seed": network.seed,
         "events": events_to_plain(network.events),
+        "traffic": [traffic_to_plain(entry) for entry in network.traffic],
     }
 
 

@@ -16,7 +16,7 @@ from emulator.errors import NetworkError
 from emulator.impairments import Event, GilbertElliott, Loss
 from emulator.links import ETHERNET_HEADER, Direction, Link
 from emulator.network import Network
-from emulator.routes import Hops, routes
+from emulator.routes import Hops, path_mtus, routes
 from emulator.units import Probability
 
 IP_UDP_HEADERS = 28
@@ -35,7 +35,8 @@ Arrival = tuple[int, int]  # when (ns) which packet of a train came
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """From one host to another: the directions that a packet crosses there, and those that its answer crosses.
+    """From one host to another: the directions that a packet crosses there, and those that its answer crosses. `mtu`: the
+    largest packet that fits through all, in bytes.
 
     Not `settled`: a packet may take another path, as short but otherwise set, so nothing can be asked.
     """
@@ -113,12 +114,15 @@ def paths(network: Network) -> tuple[Path, ...]:
     if len(names) < 2:
         raise NetworkError("there is one host, so there is no path to probe", key="hosts")
     towards = routes(network.shape)
+    mtu = {link.name: link.mtu for link in network.links}
+    fits = path_mtus(network.shape, mtu.__getitem__)
     made = []
     for source, target in zip(names, [*names[1:], names[0]], strict=True):
         there, back = (
             _between(network, towards[end], start, end) for start, end in ((source, target), (target, source))
         )
-        made.append(Path(source, target, network.links[0].mtu, there[0], back[0], len(there) == len(back) == 1))
+        most = min(fits[source][target], fits[target][source])
+        made.append(Path(source, target, most, there[0], back[0], len(there) == len(back) == 1))
     return tuple(made)
 
 

@@ -101,7 +101,7 @@ def stages(
         return (way,) if needs.delay or needs.faults else ()
     frame = mtu + ETHERNET_HEADER
     overhead = direction.overhead if fidelity == "packet" else 0
-    rate = direction.rate if fidelity == "packet" else _without_overhead(direction.rate, frame, direction.overhead)
+    rate = direction.rate if fidelity == "packet" else without_overhead(direction.rate, frame, direction.overhead)
     queue = direction.queue
     in_tbf = needs.rate_changes if queue is None else queue.unit == "bytes"
     if in_tbf:
@@ -132,7 +132,7 @@ def _red(early: Early, limit: Size, frame: int) -> Red:
 
 
 def nic(direction: Direction, mtu: int) -> Nested | None:
-    """What a host's own network card does with the direction that leaves it, where the direction has no queue of its
+    """What a machine's own network card does with the direction that leaves it, where the direction has no queue of its
     own: the card's rate, and the queue inside it.
 
     A card that is busy never loses a packet: the queue in front of it fills, and TCP, which is told when its bytes have
@@ -142,24 +142,29 @@ def nic(direction: Direction, mtu: int) -> Nested | None:
 
     The bucket is one GSO super-packet: that much the wire behind it, which has the same rate, may have to queue. A
     direction with a queue is a router's, which loses; the host in front of it is then left alone.
+
+    Where ranks share the card it is a port of their island, where packets have left their hosts long before: what TCP sends
+    ahead waits here then, and flows take turns all the same.
     """
     if direction.rate is None or direction.queue is not None:
         return None
-    rate = _without_overhead(direction.rate, mtu + ETHERNET_HEADER, direction.overhead)
+    rate = without_overhead(direction.rate, mtu + ETHERNET_HEADER, direction.overhead)
     shaper = Tbf(rate=rate, burst=SUPER_PACKET, limit=Size(U32_MAX))
     return Nested(shaper, Fq(limit=NO_LIMIT, flow_limit=NO_LIMIT))
 
 
-def _without_overhead(rate: Rate, frame: int, overhead: int) -> Rate:
+def without_overhead(rate: Rate, frame: int, overhead: int) -> Rate:
     """The rate at which frames pass when each is followed by `overhead` bytes, to the nearest byte a second."""
     wire = frame + overhead
     return Rate(8 * max(1, (rate // 8 * frame + wire // 2) // wire))
 
 
 def choose_fidelity(network: Network) -> Fidelity:
-    """`packet` where it matters which packet is lost, dropped or overtaken, where a queue is finite, or where an event
-    changes a rate, which a super-packet under way would miss; `burst` elsewhere."""
-    each = False
+    """`packet` where it matters which packet is lost, dropped or overtaken, where a queue is finite, where an event
+    changes a rate, which a super-packet under way would miss, or where a link with framing may carry packets below its MTU,
+    whose framing `burst` would count too low (`stages`); `burst` elsewhere."""
+    framed = [link.mtu for link in network.links if link.a_to_b.overhead or link.b_to_a.overhead]
+    each = bool(framed) and max(framed) > min(link.mtu for link in network.links)
     for link in network.links:
         for way in WAYS:
             needs = needs_of(possible(link, way, network.events))

@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from emulator import qdisc
+from emulator import qdisc, steering
 from emulator.errors import BedError
 from emulator.qdisc import Stage
 from emulator.qdisc.red import Red
@@ -25,8 +25,6 @@ from emulator.qdisc.red import Red
 if TYPE_CHECKING:
     from pyroute2 import IPRoute
 
-_INGRESS = 0xFFFF0000
-_ETH_P_ALL = 0x0003
 _SIOCETHTOOL = 0x8946
 _ETHTOOL_STSO, _ETHTOOL_SGSO, _ETHTOOL_SGRO = 0x1F, 0x24, 0x2C  # linux/ethtool.h
 
@@ -37,6 +35,17 @@ def device(ipr: IPRoute, name: str) -> int:
     if not found:
         raise BedError(f"device {name} is gone")
     return int(found[0])
+
+
+def remove_device(name: str) -> bool:
+    """Remove a device of this thread's namespace; False where there is none of that name."""
+    from pyroute2 import IPRoute
+
+    with IPRoute() as ipr:
+        found = ipr.link_lookup(ifname=name)
+        for index in found:
+            ipr.link("del", index=index)
+        return bool(found)
 
 
 def add_pair(ipr: IPRoute, name: str, peer: str, mtu: int, peer_namespace: int | None = None) -> None:
@@ -75,11 +84,8 @@ def _install(ipr: IPRoute, carrier: int, stage: Stage | None) -> None:
 
 
 def _redirect(ipr: IPRoute, entry: int, exit_: int) -> None:
-    action = {"kind": "mirred", "direction": "egress", "action": "redirect", "ifindex": exit_}
-    ipr.tc("add", "ingress", entry, _INGRESS)
-    # u32, not matchall: every kernel with tc has it. `target` is a class that nothing looks at; pyroute2 demands one.
-    match_all = {"protocol": _ETH_P_ALL, "keys": ["0x0/0x0+0"], "target": qdisc.FIRST}
-    ipr.tc("add-filter", "u32", entry, parent=_INGRESS, prio=1, action=action, **match_all)
+    steering.open_ingress(ipr, entry)
+    steering.redirect_all(ipr, entry, exit_)
 
 
 def count(ipr: IPRoute, carriers: Iterable[int]) -> tuple[int, int, int, int, int, int]:

@@ -14,6 +14,16 @@
                                    <-   Bye (all have sent their result)
 
 Failed may come in place of anything a worker says, and is the last it says.
+
+A companion, a process that does something else on the bed for as long as the ranks run, says less:
+
+    companion                           coordinator
+    Prepared                       ->
+                                   <-   Go
+                                   <-   Bye (all ranks have sent their result)
+    Done       (then it ends)      ->
+
+Broken may come in place of either.
 """
 
 from __future__ import annotations
@@ -36,7 +46,6 @@ class Listen(msgspec.Struct, frozen=True, tag=True):
     """The bed is up: what a forked worker has from its parent, its plan aside. `addresses`: (IP, port) by rank."""
 
     addresses: dict[int, tuple[str, int]]
-    congestion: str | None
     verify: bool
 
 
@@ -144,14 +153,52 @@ class Bye(msgspec.Struct, frozen=True, tag=True):
     """Close everything and end."""
 
 
+class Prepared(msgspec.Struct, frozen=True, tag=True):
+    """The companion can start at Go."""
+
+
+class Carried(msgspec.Struct, frozen=True):
+    """What one entry of a network's background traffic has carried between two hosts until the run ended.
+
+    `entry`: its place in the network's list, from 0 on. Bytes are payload. Sent is what a socket of the source has taken,
+    received what the target has read; what was under way when the run ended is in the first only. A flow is a TCP
+    connection, or packets of UDP that belong together, and counts as soon as it has begun.
+    """
+
+    entry: int
+    kind: str
+    transport: str
+    source: str
+    target: str
+    flows: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+
+class Done(msgspec.Struct, frozen=True, tag=True):
+    """What a companion has done. `carried`: its end of the background traffic; `missed`: packets that a capture lost."""
+
+    carried: tuple[Carried, ...] = ()
+    missed: int = 0
+
+
+class Broken(msgspec.Struct, frozen=True, tag=True):
+    """The companion gives up; `kind` as in Failed."""
+
+    kind: str
+    text: str
+
+
+FromCompanion = Prepared | Done | Broken
 FromWorker = Here | Listening | Ready | Progress | Status | Result | Failed
 FromCoordinator = Listen | Connect | Go | Ask | Bye
 
 _from_worker = msgspec.msgpack.Decoder(FromWorker)
+_from_companion = msgspec.msgpack.Decoder(FromCompanion)
 _from_coordinator = msgspec.msgpack.Decoder(FromCoordinator)
 
 
-def send(control: socket.socket, message: FromWorker | FromCoordinator) -> None:
+def send(control: socket.socket, message: FromWorker | FromCompanion | FromCoordinator) -> None:
     """Sends one message; blocks until it is handed over."""
     data = msgspec.msgpack.encode(message)
     control.sendall(_LENGTH.pack(len(data)) + data)
@@ -160,6 +207,11 @@ def send(control: socket.socket, message: FromWorker | FromCoordinator) -> None:
 def from_worker(control: socket.socket) -> FromWorker:
     """The next message of a worker; EOFError if the worker is gone."""
     return _from_worker.decode(_read(control))
+
+
+def from_companion(control: socket.socket) -> FromCompanion:
+    """The next message of a companion; EOFError if it is gone."""
+    return _from_companion.decode(_read(control))
 
 
 def from_coordinator(control: socket.socket) -> FromCoordinator:

@@ -7,19 +7,20 @@ Who starts a rank's process is a parameter: it is forked, or one that was there 
 from __future__ import annotations
 
 import select
-import socket
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeVar
 
 from emulator.beds.bed import Bed, LinkCounters
 from emulator.errors import BedError, MachineError, NetworkError
-from replay import control
+from replay import background, control
+from replay.companions import Companion, Companions
 from replay.director import Director
 from replay.plan import Plan, RankPlan
+from replay.process import Held, dismiss
 from replay.transports.tcp import PeerLostError, TcpOptions
 from replay.transports.timer import Timer
 from replay.worker import WorkerOptions, monotonic, start_worker
@@ -37,26 +38,11 @@ _ERRORS = {error.__name__: error for error in (TraceError, NetworkError, Machine
 M = TypeVar("M", control.Listening, control.Ready, control.Status, control.Result)
 
 
-class Member(Protocol):
+class Member(Held, Protocol):
     """A rank's process, as a run holds it."""
 
     @property
     def rank(self) -> int: ...
-
-    @property
-    def control(self) -> socket.socket: ...
-
-    def fate(self) -> str:
-        """How it ended, once it has hung up without a word."""
-        ...
-
-    def close(self) -> None:
-        """Hang up."""
-        ...
-
-    def end(self) -> None:
-        """See to it, after `close`, that it is gone."""
-        ...
 
 
 Start = Callable[[RankPlan, Mapping[int, tuple[str, int]], WorkerOptions], Member]
@@ -65,10 +51,13 @@ Start = Callable[[RankPlan, Mapping[int, tuple[str, int]], WorkerOptions], Membe
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What a run gave: each rank's result, and what each direction of each link carried."""
+    """What a run gave: each rank's result, what each direction of each link carried, what the background traffic did, and
+    how many packets each of the caller's companions missed, by its name."""
 
     results: Mapping[int, control.Result]
     links: tuple[LinkCounters, ...]
+    traffic: tuple[control.Carried, ...] = ()
+    missed: Mapping[str, int] = field(default_factory=dict)
 
 
 def run(
@@ -76,22 +65,26 @@ def run(
     bed: Bed,
     *,
     verify: bool = False,
+    companions: Sequence[Companion] = (),
     on_progress: Callable[[control.Progress], None] = lambda progress: None,
     start: Start = start_worker,
+    on_start: Callable[[int], None] = lambda pid: None,
     stall_s: float = STALL_S,
 ) -> Measurement:
-    """Run every rank of `plan` on its host of `bed`, and let the network's events happen meanwhile.
+    """Run every rank of `plan` on its host of `bed`, and let the network's events and traffic happen meanwhile.
 
     Args:
         plan: what each rank does; each of its ranks must be on a host of the bed's network.
         bed: a bed that is up.
         verify: send real tensors and check them.
+        companions: processes that run beside the ranks, besides those of the background traffic.
         on_progress: called with each step mark that a rank passes.
-        start: starts a rank's process; all that it started have ended, or are hung up on, when this returns.
+        start: starts a rank's process.
+        on_start: called with the id of each process that is forked here; all have ended when this returns.
         stall_s: seconds of this kernel's clock without any news after which the run is given up.
 
     Raises:
-        BedError: a rank died, failed or waits for ever.
+        BedError: a rank or a companion died, failed or waits for ever.
     """
     hosts = {rank: host.name for host in bed.network.hosts for rank in host.ranks}
     if missing := sorted(plan.ranks.keys() - hosts.keys()):
@@ -101,23 +94,36 @@ def run(
     addresses = {rank: (bed.address(hosts[rank]), _PORT + rank) for rank in plan.ranks}
     congestion = TcpOptions(congestion=bed.network.tcp.congestion)
     director = Director(bed)
-    crew = _Crew(on_progress, stall_s, director)
+    beside = Companions([*background.companions(bed), *companions], on_start, stall_s)
+    crew = _Crew(on_progress, stall_s, director, beside)
     try:
         for rank, own in plan.ranks.items():
             options = WorkerOptions(verify=verify, tcp=congestion, setup=partial(bed.enter, hosts[rank]))
-            crew.add(start(own, addresses, options))
+            worker = start(own, addresses, options)
+            crew.add(worker)
+            if worker.pid is not None:
+                on_start(worker.pid)
+        beside.prepare()
         crew.gather(control.Listening)
         _wait_until(_on_grid(ahead=1))
         crew.tell(control.Connect())
         crew.gather(control.Ready)
         begin = _on_grid(ahead=2)
         director.start(begin)
+        beside.start(begin)
         crew.tell(control.Go(begin))
         results = crew.gather(control.Result)
+        done = beside.finish()
         crew.tell(control.Bye())
-        return Measurement(results, bed.counters())
+        return Measurement(
+            results,
+            bed.counters(),
+            background.totals(done.values()),
+            {companion.name: done[companion.name].missed for companion in companions},
+        )
     finally:
         crew.dismiss()
+        beside.close()
         director.close()
 
 
@@ -133,13 +139,17 @@ def _wait_until(at_ns: int) -> None:
 
 
 class _Crew:
-    """The ranks' processes, and what they say; whoever waits for them lets the network's events happen."""
+    """The ranks' processes, and what they say; whoever waits for them lets the network's events happen, and hears of
+    companions that fail."""
 
-    def __init__(self, on_progress: Callable[[control.Progress], None], stall_s: float, director: Director) -> None:
+    def __init__(
+        self, on_progress: Callable[[control.Progress], None], stall_s: float, director: Director, beside: Companions
+    ) -> None:
         self._workers: dict[int, Member] = {}
         self._on_progress = on_progress
         self._stall_s = stall_s
         self._director = director
+        self._beside = beside
 
     def add(self, worker: Member) -> None:
         self._workers[worker.rank] = worker
@@ -182,12 +192,15 @@ class _Crew:
     def _wait_for(self, sources: Sequence[int], limit_s: float) -> list[int]:
         """Those that can be read; none after `limit_s`."""
         deadline = time.monotonic() + limit_s
+        others = self._director.fd, self._beside.fd
         while True:
-            ready, _, _ = select.select([*sources, self._director.fd], [], [], max(0, deadline - time.monotonic()))
-            if self._director.fd not in ready:
-                return ready
-            self._director.act(monotonic())
-            if told := [source for source in ready if source != self._director.fd]:
+            ready, _, _ = select.select([*sources, *others], [], [], max(0, deadline - time.monotonic()))
+            if self._beside.fd in ready:
+                self._beside.act()
+            if self._director.fd in ready:
+                self._director.act(monotonic())
+            told = [source for source in ready if source not in others]
+            if told or not ready:
                 return told
 
     def _why(self, failures: dict[int, control.Failed]) -> Exception:
@@ -215,10 +228,7 @@ class _Crew:
 
     def dismiss(self) -> None:
         """End every process that is left, and wait for all."""
-        for worker in self._workers.values():
-            worker.close()
-        for worker in self._workers.values():
-            worker.end()
+        dismiss(self._workers.values())
 
 
 def _lost_another(failure: control.Failed) -> bool:

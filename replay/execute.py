@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -24,13 +24,13 @@ from emulator.errors import BedError, MachineError, NetworkError
 from emulator.kernel.init import PROGRESS_DEVICE
 from emulator.ledger import Ledger
 from emulator.shaping import Fidelity
-from replay import control, coordinator
+from replay import capture, control, coordinator
 from replay.coordinator import Start
 from replay.muster import called
-from replay.plan import Plan, RankPlan
+from replay.plan import Plan
 from replay.request import Request, plan_of
 from replay.results import Run, write_measurement
-from replay.worker import Worker, WorkerOptions, start_worker
+from replay.worker import start_worker
 from traces.errors import TraceError
 
 FAILURES: dict[str, type[Exception]] = {
@@ -64,21 +64,29 @@ def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said]
     placed = _mustered if request.bed == "compose" else _forked
     with placed(request, plan, ledger) as (bed, start):
         say(Up(bed.fidelity))
-        measured = coordinator.run(plan, bed, verify=request.verify, on_progress=say, start=start)
+
+        captures = capture.companions(bed, request.pcap, folder)
+        with ledger.processes() as started:
+            measured = coordinator.run(
+                plan,
+                bed,
+                verify=request.verify,
+                companions=captures,
+                on_progress=say,
+                start=start,
+                on_start=started,
+            )
         write_measurement(folder, plan, measured)
+    for name, missed in measured.missed.items():
+        if missed:
+            raise BedError(f"{name} missed {missed} packets: its file is not whole, though the rest of the run is")
 
 
 @contextmanager
 def _forked(request: Request, plan: Plan, ledger: Ledger) -> Iterator[tuple[Bed, Start]]:
     """A bed whose hosts are ours, and ranks that are forked into them."""
-    with _bed(request, ledger) as bed, ledger.processes() as started:
-
-        def start(own: RankPlan, addresses: Mapping[int, tuple[str, int]], options: WorkerOptions) -> Worker:
-            worker = start_worker(own, addresses, options)
-            started(worker.pid)
-            return worker
-
-        yield bed, start
+    with _bed(request, ledger) as bed:
+        yield bed, start_worker
 
 
 @contextmanager

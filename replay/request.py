@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from emulator.network import Network, from_dict
+from emulator.transport import NO_COSTS
 from replay import whatif
 from replay.plan import Plan, lower
 from traces import archive
@@ -26,7 +27,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One replay: a trace, changed by what-ifs, on a network.
 
     `network` is the resolved form (`emulator.network.to_dict`); `steps` is "A:B" or "" for all; `trace_hash` is that of the
-    file's bytes; `image` is what a docker bed's containers are made of, "" for an empty one.
+    file's bytes; `image` is what a docker bed's containers are made of, "" for an empty one; `pcap` are the links that are
+    captured.
     """
 
     trace: str
@@ -39,6 +41,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     image: str = ""
     fidelity: str = "auto"
     verify: bool = False
+    pcap: tuple[str, ...] = ()
 
     def resolved_network(self) -> Network:
         return from_dict(self.network)
@@ -74,6 +77,14 @@ def prepare(path: Path, what_if: tuple[str, ...], steps: str) -> tuple[Trace, li
     if steps:
         trace = select(trace, *parse_steps(steps, trace.step_count))
     return whatif.apply(trace, what_if)
+
+
+def not_applied(network: Network) -> tuple[str, ...]:
+    """One line on what the network asks for that a replay can't do yet, and what it does in its place; none where it can."""
+    said = ["rdma is not applied yet: kernel TCP carries all"] if network.transport == "rdma" else []
+    if network.costs != NO_COSTS:
+        said.append("host costs are not applied yet: in virtual time CPU work is free")
+    return (f"{network.name}: {'; '.join(said)}",) if said else ()
 
 
 def plan_of(request: Request) -> Plan:

@@ -5,6 +5,8 @@
     ops.npz      a row an operation of every rank: when it was issued, began and ended
     links.csv    a row a direction of a link: packets, bytes, drops
     flows.csv    a row an end of a TCP connection: TCP_INFO when the run ended
+    traffic.csv  a row a pair of hosts of each entry of the background traffic, where there is some
+    LINK.pcap    the packets that left a link, where they were captured (replay.capture says which and when)
     totals.json  sums over links, flows and ranks, for the summary
     console.log  what the lab kernel printed, on `virtual` only
 
@@ -116,11 +118,14 @@ class RunFolder:
 
 
 def write_measurement(folder: Path, plan: Plan, measured: Measurement) -> None:
-    """Write what only the end of a run can give: operations, links, flows; and totals for the summary."""
+    """Write what only the end of a run can give: operations, links, flows, traffic; and totals for the summary."""
     _write_operations(folder / "ops.npz", plan, measured.results)
     _write_rows(folder / "links.csv", [field.name for field in fields(LinkCounters)], map(asdict, measured.links))
     flows = [msgspec.structs.asdict(flow) for _, result in sorted(measured.results.items()) for flow in result.flows]
     _write_rows(folder / "flows.csv", [field.name for field in msgspec.structs.fields(control.Flow)], flows)
+    if measured.traffic:
+        columns = [field.name for field in msgspec.structs.fields(control.Carried)]
+        _write_rows(folder / "traffic.csv", columns, map(msgspec.structs.asdict, measured.traffic))
     totals = {
         "drops": sum(link.drops for link in measured.links),
         "retransmits": sum(int(flow["retransmits"]) for flow in flows),

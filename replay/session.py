@@ -14,11 +14,12 @@ from emulator.ledger import Ledger
 from emulator.network import Network, load, to_dict
 from emulator.shaping import choose_fidelity
 from replay import control
+from replay.capture import check_links
 from replay.execute import Said
 from replay.grounds import GROUNDS, describe_kernel
 from replay.ideal import ideal_step_ns
 from replay.plan import lower
-from replay.request import Request, prepare
+from replay.request import Request, not_applied, prepare
 from replay.results import FORMAT, Run, RunFolder, read_totals, summarise
 from traces import archive
 from traces.errors import TraceError
@@ -69,16 +70,18 @@ def replay(
     image: str = "",
     fidelity: str = "auto",
     verify: bool = False,
+    pcap: Sequence[str] = (),
     command: Sequence[str] = (),
     say: Callable[[Said], None] = lambda said: None,
 ) -> Run:
-    """Replay `job` on `network`, leave the run in `folder`, and return what `run.json` says then.
+    """Replay `job` on `network`, leave the run in `folder`, and return what `run.json` says then; `pcap`: links to capture.
 
     The folder keeps what was measured also where the run fails.
 
     Raises:
         TraceError, NetworkError, MachineError, BedError: as their names say.
     """
+    check_links(network, pcap)
     run = Run(
         format=FORMAT,
         tracebed=_version(),
@@ -94,10 +97,11 @@ def replay(
             image=image,
             fidelity=fidelity,
             verify=verify,
+            pcap=tuple(pcap),
         ),
         kernel=describe_kernel(ground),
         fidelity=fidelity if fidelity != "auto" else choose_fidelity(network),
-        assumed=job.assumed,
+        assumed=(*job.assumed, *not_applied(network)),
         status="running",
     )
     results = RunFolder(folder, job.trace.programs)

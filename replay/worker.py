@@ -5,15 +5,10 @@ Everything is imported and lowered before the fork, so a rank starts in millisec
 
 from __future__ import annotations
 
-import ctypes
-import gc
-import os
-import signal
 import socket
 import time
 from array import array
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -22,13 +17,12 @@ from replay import control
 from replay.engine import NEVER, Action, Engine, PostRecv, SetTimer, StartSend, StepDone
 from replay.payload import Verified
 from replay.plan import RankPlan
+from replay.process import Process, fork
 from replay.transports.events import ControlReady, Received, Sent
 from replay.transports.tcp import TcpOptions, TcpTransport
 
 Clock = Callable[[], int]
 Wanted = TypeVar("Wanted", bound=control.FromCoordinator)
-
-_PR_SET_PDEATHSIG = 1
 
 
 def monotonic() -> int:
@@ -48,66 +42,19 @@ class WorkerOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
-    """A rank's process, as its parent holds it. Who starts it must `close` it and then `end` it, or wait for `pid`."""
+class Worker(Process):
+    """A rank's process."""
 
     rank: int
-    pid: int
-    control: socket.socket
-
-    def close(self) -> None:
-        """Hangs up; a worker that has not ended yet does so as soon as it listens."""
-        # Workers forked later hold a copy of this end, so closing alone would not reach the other.
-        self.control.shutdown(socket.SHUT_RDWR)
-        self.control.close()
-
-    def fate(self) -> str:
-        """How the process ended, once it has hung up without a word."""
-        # Its connections are closed before its parent can wait for it, so this may have to.
-        _, status = os.waitpid(self.pid, 0)
-        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-        return f"was killed by signal {number} ({signal.Signals(number).name})" if number else "ended without a word"
-
-    def end(self) -> None:
-        """Kill the process if it is left, and wait for it."""
-        with suppress(ProcessLookupError, ChildProcessError):
-            if os.waitpid(self.pid, os.WNOHANG) == (0, 0):
-                os.kill(self.pid, signal.SIGKILL)
-                os.waitpid(self.pid, 0)
 
 
 def start_worker(plan: RankPlan, addresses: Mapping[int, tuple[str, int]], options: WorkerOptions) -> Worker:
     """Forks the process of `plan.rank`. `addresses`: (IP, port) where each rank listens, its own and all it talks to.
 
-    The process dies with its parent, also when that is killed. It ends with status 0 after Bye, 1 after Failed.
+    It ends with status 0 after Bye, 1 after Failed.
     """
-    ours, theirs = socket.socketpair()
-
-    def body() -> int:
-        ours.close()
-        return run_rank(plan, addresses, theirs, options)
-
-    pid = fork(body)
-    theirs.close()
-    return Worker(plan.rank, pid, ours)
-
-
-def fork(body: Callable[[], int]) -> int:
-    """A process that dies with this one, runs `body` and ends with the status that this returns; its id."""
-    parent = os.getpid()
-    # What the parent holds is shared as long as no collector writes to it.
-    gc.collect()
-    gc.freeze()
-    pid = os.fork()
-    if pid:
-        return pid
-    status = 1
-    try:
-        _die_with(parent)
-        gc.disable()
-        status = body()
-    finally:
-        os._exit(status)
+    process = fork(lambda channel: run_rank(plan, addresses, channel, options))
+    return Worker(process.pid, process.control, plan.rank)
 
 
 def run_rank(
@@ -222,9 +169,3 @@ def _answer(message: control.FromCoordinator, channel: socket.socket, engine: En
 
 def _relative(times: array[int], begin: int) -> bytes:
     return array("q", [at if at == NEVER else at - begin for at in times]).tobytes()
-
-
-def _die_with(parent: int) -> None:
-    """Has the kernel kill this process when its parent dies; `parent` may have died before that could be asked."""
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) or os.getppid() != parent:
-        os._exit(1)

@@ -45,6 +45,14 @@ class Bed(Protocol):
         """Move the calling process onto the host for good: to be called by a process that was forked for it."""
         ...
 
+    def enter_link(self, link: str) -> tuple[str, str]:
+        """Move the calling process, for good, to where both ends of a link are.
+
+        Returns:
+            The device that sends what leaves the link at its first end, and that of its second.
+        """
+        ...
+
     def counters(self) -> tuple[LinkCounters, ...]:
         """What each direction of each link has carried and dropped."""
         ...

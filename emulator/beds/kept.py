@@ -66,7 +66,7 @@ def down(name: str) -> tuple[Claim, ...]:
 
 
 def _ledgers() -> Iterator[Written]:
-    return (ledger for ledger in written() if ledger.kept is not None)
+    return (ledger for ledger in written() if ledger.kept is not None and ledger.run_id.startswith(_PREFIX))
 
 
 def _ledger(name: str) -> Written:

@@ -5,6 +5,7 @@ The same code runs on a machine's own kernel and inside the lab kernel.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from emulator.links import ETHERNET_HEADER, Direction, Link
 from emulator.namespace import FOLDER, Namespace, enter, inside, set_attribute, sysctl
 from emulator.network import Network
 from emulator.qdisc import Nested
-from emulator.routes import longest, routes
+from emulator.routes import along, path_mtus, routes
 from emulator.shaping import (
     Fidelity,
     Needs,
@@ -76,6 +77,8 @@ class NetnsBed:
         self._names = {node: namespace_name(ledger.run_id, node) for node in nodes}
         self._ports = _port_names(network)
         self._in_flight = _most_in_flight(network)
+        self._cards = network.cards
+        self._attached = frozenset(attached)
         self._carriers: dict[tuple[str, Way], tuple[int, ...]] = {}
         self._needs: dict[tuple[str, Way], Needs] = {}
         self._now: dict[tuple[str, Way], Direction] = {}
@@ -107,6 +110,11 @@ class NetnsBed:
     def enter(self, host: str) -> None:
         enter(self._names[host])
 
+    def enter_link(self, link: str) -> tuple[str, str]:
+        number, _ = self._links[link]
+        enter(self._names[_WIRES])
+        return f"w{number}a", f"w{number}b"
+
     def counters(self) -> tuple[LinkCounters, ...]:
         with self._inside(_WIRES) as ipr:
             return tuple(
@@ -127,9 +135,9 @@ class NetnsBed:
                     qdisc.change(ipr, carrier, stage)
         source, _ = _ends(link, change.way)
         card = nic(after, link.mtu)
-        if card and card != nic(before, link.mtu) and source in self._addresses:
+        if card and card != nic(before, link.mtu) and (link.name, source) in self._cards:
             with self._inside(source) as ipr:
-                qdisc.change(ipr, wire.device(ipr, "eth0"), card)
+                qdisc.change(ipr, wire.device(ipr, self._ports[link.name, source]), card)
 
     def close(self) -> None:
         self._guards.close()
@@ -152,9 +160,13 @@ class NetnsBed:
             self._wait_until_up(node)
         for link in self.network.links:
             self._introduce(link)
+        mtus = _mtus(self.network)
         for host in self._addresses:
             with self._inside(host) as ipr:
-                routing.add_route(ipr, "default", ["eth0"])
+                # Who runs in a namespace of somebody else's may not be allowed to choose.
+                congestion = self.network.tcp.congestion if host in self._attached else None
+                to = {self._addresses[other]: mtu for other, mtu in mtus[host].items()}
+                routing.leave_by(ipr, "eth0", to, congestion)
         self._build_routes()
 
     def _build_switch(self, switch: str) -> None:
@@ -209,7 +221,7 @@ class NetnsBed:
                 names = (name for _, name in _devices(ipr) if name.startswith(f"w{number}"))
                 wire.set_offloads(names, send=False, receive=False)
         for node, end, leaving in zip((link.a, link.b), ends, (link.a_to_b, link.b_to_a), strict=True):
-            self._plug_in(node, end, link.mtu, nic(leaving, link.mtu) if node in self._addresses else None)
+            self._plug_in(node, end, link.mtu, nic(leaving, link.mtu) if (link.name, node) in self._cards else None)
 
     def _plug_in(self, node: str, end: str, mtu: int, card: Nested | None) -> None:
         """The end of a cable at a host or a switch."""
@@ -290,24 +302,41 @@ def _port_names(network: Network) -> dict[tuple[str, str], str]:
 
 
 def _check_shape(network: Network) -> None:
-    """A bed needs one port a host, and one MTU."""
-    if len({link.mtu for link in network.links}) > 1:
-        raise NetworkError("the links have different MTUs, and a switch drops what is too large", key="mtu")
+    """A bed needs one port a host."""
     for host in network.hosts:
         ports = [link.name for link in network.links if host.name in (link.a, link.b)]
         if len(ports) != 1:
             raise NetworkError(f"host {host.name} has {len(ports)} links, expected one", key="links")
 
 
+def _mtus(network: Network) -> Mapping[str, Mapping[str, int]]:
+    """For each host, the largest packet to each other; nothing where that is the MTU of every link."""
+    of = {link.name: link.mtu for link in network.links}
+    if len(set(of.values())) == 1:
+        return {host.name: {} for host in network.hosts}
+    return path_mtus(network.shape, of.__getitem__)
+
+
 def _most_in_flight(network: Network) -> int:
-    """Bytes that can be under way between two hosts at most: the fastest rate x the longest round trip, and a queue."""
-    round_trips = {link.name: _round_trip(link, network.events) for link in network.links}
-    ways = [at for link in network.links for way in WAYS for at in possible(link, way, network.events)]
-    fastest = max((way.rate for way in ways if way.rate is not None), default=0)
+    """Bytes that can be under way between two hosts at most: the path's rate x its round trip, and a queue."""
+    known = {link.name: (_fastest(link, network.events), _round_trip(link, network.events)) for link in network.links}
+    paths = along(
+        network.shape,
+        known.__getitem__,
+        lambda one, other: (min(one[0], other[0]), one[1] + other[1]),
+        lambda one, other: (max(one[0], other[0]), max(one[1], other[1])),
+    )
     queue = max(
         (_queue_bytes(way, link.mtu) for link in network.links for way in (link.a_to_b, link.b_to_a)), default=0
     )
-    return fastest * longest(network.shape, round_trips.__getitem__) // (8 * 10**9) + queue
+    wires = (int(rate * trip) // (8 * 10**9) for *_, (rate, trip) in paths if rate < math.inf)
+    return max(wires, default=0) + queue
+
+
+def _fastest(link: Link, events: Sequence[Course]) -> float:
+    """The most that either direction carries at any time, in bit/s."""
+    rates = [at.rate for way in WAYS for at in possible(link, way, events)]
+    return max(math.inf if rate is None else rate for rate in rates)
 
 
 def _round_trip(link: Link, events: Sequence[Course]) -> int:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from replay.cli.bed_shape import command as shape_command
+
 if TYPE_CHECKING:
     from emulator.beds.kept import KeptBed
     from emulator.network import Network
@@ -50,6 +52,9 @@ def command() -> None:
     `up`, `down` and `status` are about beds on this machine's own kernel, which takes root. In virtual time a bed lives as
     long as one `probe` or `exec`.
     """
+
+
+command.add_command(shape_command)
 
 
 @command.command("up", no_args_is_help=True)

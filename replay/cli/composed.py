@@ -18,9 +18,9 @@ from replay.cli.replay import show
 from replay.compose import FOLDER, REQUEST, RUNS
 from replay.muster import reach, report
 from replay.plan import RankPlan
+from replay.process import Process, fork
 from replay.request import Request, plan_of
 from replay.session import new_folder, read_job, replay
-from replay.worker import fork
 
 
 def _lead() -> int:
@@ -44,13 +44,13 @@ def _take_part(ranks: Sequence[int]) -> int:
     """These ranks, a process each; 0 where each ended with that."""
     plan = plan_of(_request())
     started = [_start(plan.ranks[rank]) for rank in ranks]
-    statuses = [os.waitpid(pid, 0)[1] for pid in started]
+    statuses = [os.waitpid(process.pid, 0)[1] for process in started]
     return int(any(statuses))
 
 
-def _start(plan: RankPlan) -> int:
+def _start(plan: RankPlan) -> Process:
     with reach() as channel:
-        return fork(partial(report, plan, channel))
+        return fork(lambda parent: report(plan, channel))
 
 
 def _request() -> Request:

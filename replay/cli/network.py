@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from emulator.links import Direction
     from emulator.network import Network
+    from emulator.traffic import Traffic
+    from emulator.units import Rate
 
 
 @click.group(no_args_is_help=True)
@@ -55,28 +57,55 @@ def show(network: str, ranks: int | None, settings: tuple[str, ...], as_yaml: bo
 
 
 @command.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
-def list_(as_json: bool) -> None:
-    """List the profiles: rate, one-way delay and loss of each link, and where the numbers come from.
+@click.option("--sources", is_flag=True, help="Print where the numbers of each profile come from.")
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON, sources included.")
+def list_(sources: bool, as_json: bool) -> None:
+    """List the profiles: what each link does, what carries messages, and what hosts take besides the wire.
+
+    A packet between two hosts crosses two links. The `message` cost is for each message, `copy` is how fast a host moves bytes.
 
     \b
     Example:
-      tracebed network list
+      tracebed network list --sources
     """
     from emulator.network import load, profiles
 
-    rows = []
+    rows, said = [], {}
     for name, profile in profiles().items():
-        way = load(name).links[0].a_to_b
-        numbers = {"rate": _rate(way), "delay": str(way.delay), "loss": _loss(way) or "none"}
-        rows.append({"profile": name, **numbers, "source": profile.mapping()["source"].scalar()})
+        network, settings = load(name), profile.mapping()
+        rows.append({"profile": name, **_numbers(network)})
+        base = f" The rest: as {settings['profile'].scalar()}." if "profile" in settings else ""
+        said[name] = settings["source"].scalar() + base
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        click.echo(json.dumps([{**row, "source": said[row["profile"]]} for row in rows], indent=2))
         return
-    table = _table("profile", "rate", "delay", "loss", "source")
-    for row in rows:
-        table.add_row(*row.values())
+    if sources:
+        table = _table("profile", "where its numbers come from")
+        for item in said.items():
+            table.add_row(*item)
+    else:
+        table = _table(*rows[0])
+        for row in rows:
+            table.add_row(*row.values())
     _write(table)
+    if not sources:
+        click.echo("Where each number comes from, and which are assumed: tracebed network list --sources")
+
+
+def _numbers(network: Network) -> dict[str, str]:
+    """What a profile says, a column each; its directions are all alike."""
+    link = network.links[0]
+    way, costs = link.a_to_b, network.costs
+    return {
+        "rate": _rate(way.rate),
+        "delay": str(way.delay),
+        "MTU": str(link.mtu),
+        "queue": str(way.queue or "unlimited"),
+        "loss": _loss(way) or "none",
+        "transport": _transport(network),
+        "message": str(costs.message),
+        "copy": _rate(costs.copy),
+    }
 
 
 def split_settings(settings: tuple[str, ...]) -> dict[str, str]:
@@ -92,16 +121,42 @@ def split_settings(settings: tuple[str, ...]) -> dict[str, str]:
 
 def _print(network: Network) -> None:
     from emulator.shaping import choose_fidelity
+    from emulator.transport import NO_COSTS
+    from replay.request import not_applied
 
     buffer = network.tcp.buffer or "tuned by the kernel"
     click.echo(f"{network.name} ({network.source or 'all from the file'}), seed {network.seed}")
     click.echo(f"TCP {network.tcp.congestion}, buffers {buffer}; fidelity {choose_fidelity(network)}")
+    if network.transport != "tcp":
+        click.echo(f"transport {_transport(network)}")
+    costs = network.costs
+    if costs != NO_COSTS:
+        limits = f"copy {_rate(costs.copy)}, reduce {_rate(costs.reduce)}"
+        click.echo(f"host costs: message {costs.message}, {limits}")
+    for statement in not_applied(network):
+        click.echo(statement)
     held = [f"{host.name} ({', '.join(str(rank) for rank in host.ranks) or 'none'})" for host in network.hosts]
     click.echo(f"hosts (and their ranks): {_some(held)}")
+    islands = [switch.name for switch in network.switches if switch.island]
+    if islands:
+        click.echo(f"islands (the switches inside machines, each before its machine's cards): {_some(islands)}")
     if network.events:
         courses = [f"{at.link} {at.way} from {at.steps[0].at} on ({len(at.steps)} steps)" for at in network.events]
         click.echo(f"events: {_some(courses)}")
+    if network.traffic:
+        click.echo(f"traffic: {_some([_traffic(entry) for entry in network.traffic])}")
     _write(_directions(network))
+
+
+def _traffic(entry: Traffic) -> str:
+    """One entry in words: `constant udp host0 to host1 at 1 gbit from 0 ns on`."""
+    from emulator.traffic import Incast
+
+    pattern = entry.pattern
+    much = f"{pattern.size} every {pattern.every}" if isinstance(pattern, Incast) else f"at {pattern.rate}"
+    lasts = "on" if entry.length is None else f"for {entry.length}"
+    ends = f"{' '.join(entry.sources)} to {' '.join(entry.targets)}"
+    return f"{entry.kind} {entry.transport} {ends} {much} from {entry.at} {lasts}"
 
 
 def _directions(network: Network) -> Table:
@@ -123,15 +178,23 @@ def _directions(network: Network) -> Table:
 def _cells(way: Direction, mtu: int) -> tuple[str, ...]:
     queue = "" if way.queue is None else str(way.queue)
     jitter = f"{way.jitter} {way.distribution}" if way.jitter else ""
-    return _rate(way), str(way.delay), str(mtu), jitter, _loss(way), queue, _more(way)
+    return _rate(way.rate), str(way.delay), str(mtu), jitter, _loss(way), queue, _more(way)
 
 
 def _some(names: list[str]) -> str:
     return ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" if names[MOST_NAMES:] else "")
 
 
-def _rate(way: Direction) -> str:
-    return "unlimited" if way.rate is None else str(way.rate)
+def _rate(rate: Rate | None) -> str:
+    return "unlimited" if rate is None else str(rate)
+
+
+def _transport(network: Network) -> str:
+    rdma = network.rdma
+    if network.transport == "tcp":
+        return f"tcp {network.tcp.congestion}"
+    congestion = [] if rdma.congestion == "none" else [rdma.congestion]
+    return " ".join(["rdma", rdma.recovery, *congestion, *(["lossless"] if rdma.lossless else [])])
 
 
 def _loss(way: Direction) -> str:
@@ -154,7 +217,7 @@ def _table(*columns: str) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for column in columns:
         table.add_column(column, overflow="fold")
     return table

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +13,6 @@ import click
 from replay.request import BEDS, FIDELITIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from threading import Event
 
     from rich.progress import Progress, TaskID
@@ -70,6 +71,12 @@ if TYPE_CHECKING:
     show_default=True,
     help="Packet by packet, or bursts where that changes nothing.",
 )
+@click.option(
+    "--pcap",
+    multiple=True,
+    metavar="LINK",
+    help="Capture what leaves this link at both ends, to LINK.pcap in the run folder; more than once.",
+)
 @click.option("--verify", is_flag=True, help="Send real tensors and check every value that was reduced.")
 @click.option(
     "-o",
@@ -92,6 +99,7 @@ def command(
     bed: str,
     image: str,
     fidelity: str,
+    pcap: tuple[str, ...],
     verify: bool,
     base: Path,
     jobs: int | None,
@@ -105,8 +113,8 @@ def command(
     Example:
       tracebed replay resnet50.trace --network ethernet-10g --network wan-continental --what-if compute=0.1
     """  # fmt: skip
-    from functools import partial
 
+    from replay.capture import check_links
     from replay.cli.network import split_settings
     from replay.grounds import describe_kernel
     from replay.session import load_network, read_job, replay
@@ -116,9 +124,13 @@ def command(
     job = read_job(trace, what_if, steps)
     resolved = [load_network(name, job, split_settings(settings)) for name in networks]
     describe_kernel(ground)  # raises where there is none: no folder is made then
+    for network in resolved:
+        check_links(network, pcap)
     argv = tuple(sys.argv)
-    do = partial(replay, ground=ground, bed=bed, image=image, fidelity=fidelity, verify=verify, command=argv)
-    runs, failures = _run_all(do, job, resolved, base, jobs or _side_by_side(ground))
+    how = partial(
+        replay, ground=ground, bed=bed, image=image, fidelity=fidelity, verify=verify, pcap=pcap, command=argv
+    )
+    runs, failures = _run_all(job, resolved, base, how, jobs or _side_by_side(ground))
     if as_json:
         import msgspec
 
@@ -137,9 +149,10 @@ def _side_by_side(ground: str) -> int:
 
 
 def _run_all(
-    do: Callable[..., Run], job: Job, networks: list[Network], base: Path, jobs: int
+    job: Job, networks: list[Network], base: Path, how: Callable[..., Run], jobs: int
 ) -> tuple[list[tuple[Path, Run]], list[str]]:
-    """Every run that came to its end, in order, with its folder; and a line for each that did not.
+    """Every run that came to its end, in order, with its folder; and a line for each that did not. `how` makes one, as
+    `replay.session.replay` does.
 
     Where it is stopped, or one run shows that the input or the machine is at fault, the others are ended at once.
     """
@@ -166,7 +179,7 @@ def _run_all(
             waiting = []
             for network, folder in zip(networks, folders, strict=True):
                 bar = bars.add_task(f"{network.name}: waiting", total=job.trace.step_count, start=False)
-                run = pool.submit(_run_one, do, job, network, folder, bars, bar, stopped)
+                run = pool.submit(_run_one, job, network, folder, how, bars, bar, stopped)
                 waiting.append((network, folder, run))
             runs, failures = [], []
             for network, folder, run in waiting:
@@ -195,10 +208,10 @@ def _end_children() -> None:
 
 
 def _run_one(
-    do: Callable[..., Run],
     job: Job,
     network: Network,
     folder: Path,
+    how: Callable[..., Run],
     bars: Progress,
     bar: TaskID,
     stopped: Event,
@@ -220,7 +233,7 @@ def _run_one(
 
     bars.start_task(bar)
     bars.update(bar, description=f"{network.name}: starting")
-    run = do(job, network, folder, say=say)
+    run = how(job, network, folder, say=say)
     bars.update(bar, description=f"{network.name}: done")
     return run
 
@@ -259,6 +272,7 @@ def show(job: Job, runs: list[tuple[Path, Run]], settings: tuple[str, ...] = ())
     ]
     lines += [f"set in every network: {setting}" for setting in settings]
     lines += [f"what if: {statement}" for statement in job.assumed]
+    lines += [statement for _, run in runs for statement in run.assumed[len(job.assumed) :]]
     if job.what_if and first.summary and first.summary.recorded_step_ns:
         lines.append("vs recorded: against the job as it was recorded, without the what-ifs")
     if ground == "host":

@@ -21,6 +21,7 @@ from emulator.containers import LABEL, remove_container
 from emulator.errors import BedError, MachineError, NetworkError
 from emulator.ledger import Claim, Ledger, leftovers
 from emulator.namespace import inside
+from emulator.network import from_dict
 from tests.dockerd import daemon, docker, make_image
 from tests.emulator.test_netns_bed import namespaces, star
 from tests.guest import ROOT
@@ -164,9 +165,10 @@ def test_a_container_that_somebody_removed(run_id: str, address: str) -> None:
 
 
 def test_a_network_that_no_bed_can_have_leaves_no_container(run_id: str) -> None:
-    with pytest.raises(NetworkError, match="different MTUs"), Ledger(run_id) as own:
-        DockerBed(star(2, links={"h0": {"rate": "unlimited", "mtu": 9000, "ends": ["h0", "sw"]},
-                                 "h1": {"rate": "unlimited", "mtu": 1500, "ends": ["h1", "sw"]}}), own)  # fmt: skip
+    twice = {name: {"rate": "unlimited", "ends": ["h0", "h1"]} for name in ("x", "y")}
+    network = from_dict({"hosts": ["h0", "h1"], "links": twice})
+    with pytest.raises(NetworkError, match="has 2 links"), Ledger(run_id) as own:
+        DockerBed(network, own)
     assert (containers(), images()) == ([], [])
 
 

@@ -7,10 +7,11 @@ import pytest
 import yaml
 
 from emulator.impairments import Event, FourState, GilbertElliott
-from emulator.network import Network, Tcp, from_dict, load, profiles, to_dict
+from emulator.network import Network, from_dict, load, to_dict
 from emulator.queues import Early, Queue
 from emulator.shape import Shape, unreachable
 from emulator.topologies.star import star
+from emulator.transport import NO_COSTS, Costs, Rdma, Tcp
 from emulator.units import Duration, Probability, Rate, Size
 
 STAR = """
@@ -31,6 +32,9 @@ links:
     up: {queue: {limit: 1 MiB, ecn: 65 KiB}}
     down: {queue: {limit: 1 MiB, red: {min: 30 KiB, max: 90 KiB, probability: 10%}}}
 tcp: {congestion: reno, buffer: 16 MiB}
+transport: rdma
+rdma: {recovery: selective-repeat, lossless: true}
+costs: {message: 1.5 us, copy: 30 gbit}
 seed: 7
 """
 
@@ -59,6 +63,8 @@ def test_star_with_overrides_by_link_and_direction(tmp_path: Path) -> None:
     assert [host.ranks for host in network.hosts] == [(0, 1), (2, 3), (4, 5), (6, 7)]
     assert [switch.name for switch in network.switches] == ["switch"]
     assert network.tcp == Tcp("reno", Size(2**24), ecn=False)
+    assert (network.transport, network.rdma) == ("rdma", Rdma("selective-repeat", "none", lossless=True))
+    assert network.costs == Costs(Duration(1500), Rate(30 * 10**9), None)
     assert (network.name, network.source, network.seed) == ("net", "profile ethernet-10g", 7)
     plain, _, slow, faulty = network.links
     assert (plain.name, plain.a, plain.b, plain.mtu) == ("host0", "host0", "switch", 9000)
@@ -91,6 +97,7 @@ def test_listed_hosts_switches_and_links(tmp_path: Path) -> None:
     trunk, last = network.links[2:]
     assert (trunk.a, trunk.b) == ("left", "right")
     assert (trunk.a_to_b.rate, trunk.b_to_a.rate) == (Rate(10**9), Rate(4 * 10**10))
+    assert (network.transport, network.costs) == ("tcp", NO_COSTS)
     assert last.a_to_b.rate is None
     assert last.mtu == 68
 
@@ -149,39 +156,6 @@ def test_a_file_called_as_a_profile_is_asked_for_by_its_path(tmp_path: Path, mon
     assert [link.a_to_b.rate for link in (*load("ethernet-1g").links, *load("./ethernet-1g").links)] == [
         10**9, 10**9, 7000, 7000,
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("name", "rate", "one_way"),
-    # One-way, host to host, over the two links of a star. The WAN ones are half of a measured RTT, in notes on regions.
-    [
-        ("ethernet-1g", "1 gbit", "10 us"),
-        ("ethernet-10g", "10 gbit", "4 us"),
-        ("ethernet-25g", "25 gbit", "2 us"),
-        ("ethernet-100g", "100 gbit", "1 us"),
-        ("wan-continental", "1 gbit", "36.35 ms"),
-        ("wan-transatlantic", "1 gbit", "40.3 ms"),
-    ],
-)
-def test_profiles(name: str, rate: str, one_way: str) -> None:
-    network = load(name)
-    assert network.links[0].a_to_b.rate == Rate.parse(rate)
-    assert network.links[0].a_to_b.delay + network.links[1].b_to_a.delay == Duration.parse(one_way)
-
-
-def test_each_profile_has_a_source_and_is_tested() -> None:
-    assert set(profiles()) == {
-        "ethernet-1g", "ethernet-10g", "ethernet-25g", "ethernet-100g", "wan-continental", "wan-transatlantic",
-    }  # fmt: skip
-    for profile in profiles().values():
-        assert len(profile.mapping()["source"].scalar()) > 60
-
-
-def test_wan_queue_holds_one_rtt_of_the_rate() -> None:
-    for name in ("wan-continental", "wan-transatlantic"):
-        way = load(name).links[0].a_to_b
-        assert way.rate
-        assert way.queue == Queue(way.rate // 8 * 4 * way.delay // 10**9, "bytes")
 
 
 def test_unreachable_pairs() -> None:

@@ -176,6 +176,28 @@ WRONG = {
         "profile: ethernet-1g\ntcp: {congestion: vegas}\n",
         "tcp.congestion: 'vegas' is none of",
     ),
+    "unknown transport": ("profile: ethernet-1g\ntransport: quic\n", "line 2, transport: 'quic' is none of tcp, rdma"),
+    "unknown recovery": ("profile: ib-edr\nrdma: {recovery: none}\n", "rdma.recovery: 'none' is none of go-back-n"),
+    "lossless or not": ("profile: ib-edr\nrdma: {lossless: maybe}\n", "rdma.lossless: 'maybe' is none of true, false"),
+    "free copies": (
+        "profile: ethernet-1g\ncosts: {copy: 0 gbit}\n",
+        "line 2, costs.copy: rate 0 bit: expected a whole number of bytes a second, more than 0, or 'unlimited'",
+    ),
+    "unknown cost": ("profile: ethernet-1g\ncosts: {byte: 1 ns}\n", "costs.byte: unknown key 'byte'"),
+    "unknown island": (
+        "profile: ethernet-1g\ntopology:\n  star: {ranks_per_host: 2, island: nvlink}\n",
+        "line 3, topology.star.island: no profile 'nvlink': expected one of ethernet-1g",
+    ),
+    "two parts of one name": (
+        "profile: ethernet-1g\nhosts: {a: {ranks: [0, 1, 2], island: pcie-3}, a-1: {ranks: [3]}}\n"
+        "switches: [s]\nlinks: {a: {ends: [a, s]}, b: {ends: [a-1, s]}}\n",
+        "line 2, hosts.a.island: 'a-1' would be a part of machine 'a', and another has that name",
+    ),
+    "ends of a link inside a machine": (
+        "profile: ethernet-1g\nhosts: {a: {ranks: [0, 1, 2, 3], island: pcie-3}}\nlinks: {a-1: {ends: [a-1, a]}}\n",
+        "line 3, links.a-1.ends: unknown key 'ends'",
+    ),
+    "islands of a topology": ("topology: {star: {}}\nislands: [a]\n", "line 2, islands: a topology makes its own"),
     "negative seed": ("profile: ethernet-1g\nseed: -1\n", "line 2, seed: '-1' is not a whole number from 0"),
     "not YAML": ("link: [\n", "line 2: not valid YAML"),
     "a list": ("- link\n", "line 1: expected a mapping"),

@@ -1,4 +1,5 @@
-"""`bulk.py LINK BYTES [FIDELITY [SEED]]`: one TCP transfer from `a` to `b`, and what each direction of the link carried."""
+"""`bulk.py LINK BYTES [FIDELITY [SEED [CONGESTION]]]`: one TCP transfer from `a` to `b`, and what each direction of the link
+carried."""
 
 from __future__ import annotations
 
@@ -11,8 +12,9 @@ from tests.guests.pair import Task, pair, receive_bulk, report, send_bulk
 
 if __name__ == "__main__":
     link, size = json.loads(sys.argv[1]), int(sys.argv[2])
-    options: dict[str, Any] = dict(zip(("fidelity", "seed"), sys.argv[3:], strict=False))
-    with pair(link, options.get("fidelity"), seed=int(options.get("seed", 1))) as bed:
+    options: dict[str, Any] = dict(zip(("fidelity", "seed", "congestion"), sys.argv[3:], strict=False))
+    tcp = {"congestion": options.get("congestion", "cubic")}
+    with pair(link, options.get("fidelity"), seed=int(options.get("seed", 1)), tcp=tcp) as bed:
         receiver = Task(bed, "b", lambda: receive_bulk(size))
         sender = Task(bed, "a", lambda: send_bulk(bed.address("b"), size))
         progress, (retransmits, needless) = receiver.result(), sender.result()

@@ -81,6 +81,24 @@ def test_a_profile_does_what_it_says() -> None:
 
 @pytest.mark.lab
 @pytest.mark.usefixtures("lab")
+def test_paths_inside_a_machine_and_out_of_it_do_what_they_say(tmp_path: Path) -> None:
+    file = tmp_path / "pods.yaml"
+    file.write_text("profile: ethernet-25g\ntopology: {star: {hosts: 2, ranks_per_host: 2, island: nvlink-h100}}\n")
+    said = answer("probe", str(file))
+    assert said["right"]
+    for path in said["paths"]:
+        inside = path["source"][:5] == path["target"][:5]
+        trip, rate, *_ = path["findings"]
+        nvlink, ethernet = (65520 if inside else 1500) + 14, 1538  # bytes on the wire
+        # there and back, over two links of each
+        asked = 4 * (235 + nvlink * 8 / 2966.4) + (0 if inside else 4 * (1000 + ethernet * 8 / 25))
+        assert trip["asked"] == pytest.approx(asked, abs=1)
+        assert trip["got"] == pytest.approx(asked, abs=10)
+        assert rate["got"] == pytest.approx(2966.4e9 if inside else 25e9, rel=0.005)
+
+
+@pytest.mark.lab
+@pytest.mark.usefixtures("lab")
 def test_any_command_runs_on_a_host_in_virtual_time() -> None:
     script = "ip -br addr show eth0; echo to the errors >&2; exit 5"
     done = tracebed("exec", "ethernet-10g", "host1", "--", "sh", "-c", script)

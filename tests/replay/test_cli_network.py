@@ -15,22 +15,43 @@ from emulator.network import from_dict, load, profiles
 RUN = [sys.executable, "-c", "from replay.cli.main import main; main()", "network"]
 
 
-def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "160"}
+def _run(*arguments: str, columns: int = 160) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": str(columns)}
     return subprocess.run([*RUN, *arguments], capture_output=True, text=True, check=False, env=environment)
 
 
-def test_list_shows_every_profile() -> None:
-    done = _run("list")
+def test_list_shows_every_profile_in_120_columns() -> None:
+    done = _run("list", columns=120)
     assert done.returncode == 0
     for name in profiles():
         assert name in done.stdout
-    assert "assumed" in done.stdout
+    for heading in ("rate", "delay", "MTU", "queue", "loss", "transport", "message", "copy"):
+        assert heading in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 120
+    sources = _run("list", "--sources").stdout
+    assert "assumed" in sources
+    assert "The rest: as roce-100." in sources
     rows = json.loads(_run("list", "--json").stdout)
     assert [row["profile"] for row in rows] == list(profiles())
     assert rows[1] | {"source": ""} == {
-        "profile": "ethernet-10g", "rate": "10 gbit", "delay": "2 us", "loss": "none", "source": "",
+        "profile": "ethernet-10g", "rate": "10 gbit", "delay": "2 us", "MTU": "1500", "queue": "unlimited", "loss": "none",
+        "transport": "tcp cubic", "message": "13.8 us", "copy": "40 gbit", "source": "",
     }  # fmt: skip
+    assert rows[8]["transport"] == "rdma go-back-n dcqcn lossless"
+
+
+def test_show_names_islands_and_what_a_replay_cannot_do(tmp_path: Path) -> None:
+    path = tmp_path / "pods.yaml"
+    path.write_text("profile: roce-100\ntopology: {star: {hosts: 2, ranks_per_host: 4, island: nvlink-a100}}\n")
+    done = _run("show", str(path))
+    assert done.returncode == 0
+    assert "host0-0 (0), host0-1 (1)" in done.stdout
+    assert "machine's cards): host0, host1\n" in done.stdout
+    assert "host costs: message 530 ns, copy unlimited, reduce unlimited\n" in done.stdout
+    assert "pods: rdma is not applied yet: kernel TCP carries all; host costs are not applied yet" in done.stdout
+    again = tmp_path / "again.yaml"
+    again.write_text(_run("show", str(path), "--yaml").stdout)
+    assert load(again) == load(path)
 
 
 def test_show_groups_what_is_alike() -> None:
@@ -89,3 +110,15 @@ def test_show_says_when_events_begin(tmp_path: Path) -> None:
     done = _run("show", str(path))
     assert "fidelity packet" in done.stdout
     assert "events: host1 up from 20 ms on (2 steps)" in done.stdout
+
+
+def test_show_says_what_the_background_sends(tmp_path: Path) -> None:
+    path = tmp_path / "net.yaml"
+    path.write_text(
+        "profile: ethernet-10g\ntopology: {star: {hosts: 3}}\ntraffic:\n"
+        "  - constant: {from: host0, to: host1, rate: 1 gbit, at: 5 ms}\n"
+        "  - incast: {from: [host0, host1], to: host2, every: 1 ms, size: 64 KiB, for: 1 s}\n"
+    )
+    said = _run("show", str(path)).stdout
+    assert "traffic: constant udp host0 to host1 at 1 gbit from 5 ms on" in said
+    assert "incast tcp host0 host1 to host2 64 KiB every 1 ms from 0 ns for 1 s" in said

@@ -70,6 +70,17 @@ def test_the_table_fits_80_columns_and_says_what_was_assumed(tmp_path: Path) -> 
     assert any(line.startswith("vs recorded: against the job as it was recorded") for line in lines)
 
 
+def test_what_the_network_asks_for_in_vain_is_said(tmp_path: Path) -> None:
+    trace = written(all_reduces(2, 400_000, steps=1), tmp_path)
+    said = tracebed("replay", trace, "--network", "roce-100", "--network", "nvlink-a100", "-o", tmp_path / "runs")
+    assert said.returncode == 0
+    rdma = "rdma is not applied yet: kernel TCP carries all"
+    costs = "host costs are not applied yet: in virtual time CPU work is free"
+    for name, line in (("roce-100", f"{rdma}; {costs}"), ("nvlink-a100", rdma)):
+        assert f"{name}: {line}" in said.stdout.splitlines()
+        assert run_json(tmp_path / "runs" / f"job-{name}").assumed == (f"{name}: {line}",)
+
+
 def test_what_was_verified_is_said(tmp_path: Path) -> None:
     trace = written(all_reduces(2, 400_000, steps=3), tmp_path)
     said = tracebed("replay", trace, "--network", "ethernet-1g", "--verify", "-o", tmp_path / "runs")

@@ -1,0 +1,201 @@
+"""A whole network in one namespace, for hosts that are elsewhere: each link a wire, each switch filters at its ports.
+
+    host --door-- [w0a] ==stages==> [w0b] --veth-- [p0b] ==by address==> [p1b] --veth-- [w1b] ==stages==> [w1a] --door-- host
+
+A switch changes nothing in what it passes on: it looks at the addresses and redirects to the port that the route says.
+So the hosts keep their addresses and their neighbours, and stay one network to each other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+from emulator import qdisc, steering, wire
+from emulator.errors import BedError, MachineError, NetworkError
+from emulator.events import WAYS, Way, direction_of
+from emulator.links import ETHERNET_HEADER, Link
+from emulator.namespace import sysctl
+from emulator.network import Network
+from emulator.qdisc import Stage
+from emulator.qdisc.netem import Netem
+from emulator.qdisc.tbf import U32_MAX, Tbf
+from emulator.routes import passages
+from emulator.shaping import Fidelity, Needs, derived_seed, stages, without_overhead
+from emulator.units import Rate, Size
+
+if TYPE_CHECKING:
+    from pyroute2 import IPRoute
+
+Key = tuple[str, Way]
+Plan = Mapping[Key, tuple[Stage, ...]]
+_ANY_CHANGE = Needs(faults=True, delay=True, rate_changes=True, delay_changes=True)
+"""What a direction may need later: it is built so that most changes find qdiscs of the kinds that they need."""
+_LATE_MS = 1  # a bucket holds what passes in this time, so that a timer that is late takes nothing from the rate
+_UP_LIMIT_S = 10
+_IFF_UP = 0x1  # linux/if.h
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """How a host reaches the box: the device of its side, in the namespace that makes the box; the host's addresses."""
+
+    device: str
+    addresses: tuple[str, ...]
+
+
+def plan(network: Network, fidelity: Fidelity) -> Plan:
+    """The stages of each direction, made for changes of rate, delay and faults in place, and for timers that are late."""
+    return {
+        (link.name, way): _patient(
+            stages(direction_of(link, way), link.mtu, fidelity, derived_seed(network.seed, link.name, way), _ANY_CHANGE)
+        )
+        for link in network.links
+        for way in WAYS
+    }
+
+
+def _patient(planned: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    """A bucket of one packet that is filled late loses what didn't fit, and so takes from the rate. A larger one passes more
+    to the netem behind it, which spaces it as exactly; as much less waits in front. (Not where a red looks at what waits.)
+    """
+    first, *others = planned or (None,)
+    if not isinstance(first, Tbf):
+        return planned
+    burst = Size(max(first.burst, min(_late_bytes(first.rate), first.limit // 2)))
+    limit = first.limit if first.limit == U32_MAX else Size(first.limit - (burst - first.burst))
+    return (replace(first, burst=burst, limit=limit), *others)
+
+
+def _late_bytes(rate: Rate) -> int:
+    return rate * _LATE_MS // 8000
+
+
+def plan_without_netem(network: Network, fidelity: Fidelity) -> Plan:
+    """What tbf alone can do of it: a rate, and a queue in bytes. It is no wire: what comes after a pause passes at once,
+    up to a bucket, which is what passes in 1 ms or one packet.
+
+    Raises MachineError where that isn't enough.
+    """
+    return {(link.name, way): _bucket(link, way, fidelity) for link in network.links for way in WAYS}
+
+
+def _bucket(link: Link, way: Way, fidelity: Fidelity) -> tuple[Stage, ...]:
+    direction = direction_of(link, way)
+    faults = ("delay", "jitter", "loss", "reorder", "duplicate", "corrupt")
+    wanted = [name for name in faults if getattr(direction, name)]
+    if direction.queue and (direction.queue.unit == "packets" or direction.queue.early):
+        wanted.append(f"a queue of {direction.queue}")
+    if wanted:
+        mend = "load sch_netem, or take a kernel that has it"
+        raise MachineError(f"this kernel has no netem, and link {link.name} has {', '.join(wanted)}", mend=mend)
+    if direction.rate is None:
+        return ()
+    frame = link.mtu + ETHERNET_HEADER
+    rate, overhead = direction.rate, direction.overhead
+    if fidelity == "burst":  # tbf adds the overhead once to a super-packet that fits into its bucket
+        rate, overhead = without_overhead(rate, frame, overhead), 0
+    bucket = max(frame + overhead, _late_bytes(rate))
+    waiting = max(frame, direction.queue.limit) if direction.queue else U32_MAX
+    return (Tbf(rate=rate, burst=Size(bucket), limit=Size(waiting), overhead=overhead),)
+
+
+def has_netem(ipr: IPRoute) -> bool:
+    """Whether this kernel has it, found out on the loopback of a namespace that has no qdisc there."""
+    loopback = wire.device(ipr, "lo")
+    try:
+        qdisc.install(ipr, loopback, Netem())
+    except MachineError:
+        return False
+    ipr.tc("del", index=loopback, parent=qdisc.ROOT)
+    return True
+
+
+def onward(network: Network) -> Mapping[tuple[str, str], Mapping[tuple[str, str], str]]:
+    """`emulator.routes.passages`, with the network's seed deciding between equal paths."""
+    return passages(network.shape, lambda switch, *pair: derived_seed(network.seed, switch, *pair))
+
+
+def build(
+    ipr: IPRoute, network: Network, doors: Mapping[str, Door], planned: Plan, fidelity: Fidelity, outside: int
+) -> None:
+    """Make it all in this thread's namespace, which is new. The doors' outer ends come to be in the namespace `outside`
+    (a file descriptor), and down.
+
+    Raises MachineError where the kernel lacks a qdisc, BedError where it refuses something.
+    """
+    for scope in ("all", "default"):
+        sysctl(f"ipv6/conf/{scope}/disable_ipv6", "1")
+    for number, link in enumerate(network.links):
+        ports = f"w{number}a", f"w{number}b"
+        for port, end, node in zip(ports, "ab", (link.a, link.b), strict=True):
+            if node in doors:
+                wire.add_pair(ipr, port, doors[node].device, link.mtu, outside)
+            else:
+                wire.add_pair(ipr, port, f"p{number}{end}", link.mtu)
+        for way, (into, out_of) in zip(WAYS, (ports, reversed(ports)), strict=True):
+            wire.add_direction(ipr, f"w{number}{way}", into, out_of, planned[link.name, way], link.mtu)
+    set_fidelity(ipr, fidelity)
+    _build_switches(ipr, network, doors)
+
+
+def _build_switches(ipr: IPRoute, network: Network, doors: Mapping[str, Door]) -> None:
+    numbers = {link.name: number for number, link in enumerate(network.links)}
+    ends = {(link.name, node): end for link in network.links for end, node in zip("ab", (link.a, link.b), strict=True)}
+
+    def port(link: str, switch: str) -> int:
+        return wire.device(ipr, f"p{numbers[link]}{ends[link, switch]}")
+
+    for (link, switch), ways in onward(network).items():
+        entry = port(link, switch)
+        steering.open_ingress(ipr, entry)
+        for (source, target), out in ways.items():
+            for sender in map(ip_address, doors[source].addresses):
+                for receiver in map(ip_address, doors[target].addresses):
+                    if sender.version == receiver.version:
+                        steering.redirect(ipr, entry, port(out, switch), receiver, sender)
+
+
+def set_fidelity(ipr: IPRoute, fidelity: Fidelity) -> None:
+    """Whether super-packets pass the devices of this thread's namespace."""
+    names = [name for name, _ in _states(ipr)]
+    wire.set_offloads(names, send=fidelity == "burst", receive=False)
+
+
+def carriers(ipr: IPRoute, network: Network, planned: Plan) -> Mapping[Key, tuple[int, ...]]:
+    """The devices that carry the stages of each direction, first to last. Raises BedError where one is gone."""
+    found: dict[Key, tuple[int, ...]] = {}
+    for number, link in enumerate(network.links):
+        for way, last in zip(WAYS, "ba", strict=True):
+            inner = [f"w{number}{way}s{stage}" for stage in range(len(planned[link.name, way]) - 1)]
+            found[link.name, way] = tuple(wire.device(ipr, name) for name in (*inner, f"w{number}{last}"))
+    return found
+
+
+def check_shape(network: Network) -> None:
+    """Hosts have one link each. Raises NetworkError."""
+    for host in network.hosts:
+        links = [link.name for link in network.links if host.name in (link.a, link.b)]
+        if len(links) != 1:
+            raise NetworkError(f"host {host.name} has {len(links)} links, expected one", key="links")
+
+
+def wait_until_up(ipr: IPRoute, devices: Container[str] | None = None) -> None:
+    """Wait for `devices`, or for all that were set up. The kernel notices a device's carrier in its own time
+    (net/core/link_watch.c) and drops packets until then. Raises BedError after 10 s."""
+    deadline = time.monotonic() + _UP_LIMIT_S
+    while down := [name for name, state in _states(ipr, devices) if state not in ("UP", "UNKNOWN")]:
+        if time.monotonic() > deadline:
+            raise BedError(f"device {down[0]} did not come up in {_UP_LIMIT_S} s")
+        time.sleep(0.01)
+
+
+def _states(ipr: IPRoute, devices: Container[str] | None = None) -> Iterator[tuple[str, str]]:
+    """Each device that was set up, with its operational state (RFC 2863)."""
+    for message in ipr.get_links():
+        name = message.get_attr("IFLA_IFNAME")
+        if message["flags"] & _IFF_UP and (devices is None or name in devices):
+            yield name, message.get_attr("IFLA_OPERSTATE")

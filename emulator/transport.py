@@ -1,0 +1,141 @@
+"""How messages go from rank to rank, and what they cost the hosts besides the wire.
+
+tcp: {congestion: cubic, buffer: 16 MiB, ecn: true}
+transport: rdma                       # or tcp
+rdma: {recovery: go-back-n, congestion: dcqcn, lossless: true}
+costs: {message: 630 ns, copy: 40 gbit, reduce: unlimited}   # of every host
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from emulator.links import UNLIMITED, Settings, read_rate
+from emulator.marked import Node
+from emulator.units import Duration, Rate, Size
+
+Congestion = Literal["cubic", "reno", "bbr", "dctcp"]
+AUTO = "auto"
+CONGESTION: tuple[Congestion, ...] = ("cubic", "reno", "bbr", "dctcp")
+Kind = Literal["tcp", "rdma"]
+KINDS: tuple[Kind, ...] = ("tcp", "rdma")
+Recovery = Literal["go-back-n", "selective-repeat"]
+RECOVERIES: tuple[Recovery, ...] = ("go-back-n", "selective-repeat")
+RdmaCongestion = Literal["none", "dcqcn"]
+RDMA_CONGESTION: tuple[RdmaCongestion, ...] = ("none", "dcqcn")
+
+
+@dataclass(frozen=True, slots=True)
+class Tcp:
+    """TCP on every host. `buffer` is what a socket may hold each way; None lets the kernel tune it. `ecn`: connections ask
+    for congestion to be marked (RFC 3168), as DCTCP always does."""
+
+    congestion: Congestion
+    buffer: Size | None
+    ecn: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rdma:
+    """A reliable connection of network cards.
+
+    `recovery`: what is sent again after a loss, all from there on or what is missing. `congestion`: what slows a sender down,
+    DCQCN (SIGCOMM 2015) on ECN marks or nothing. `lossless`: the fabric holds senders back and drops nothing, as InfiniBand
+    does by credits and Ethernet by priority flow control (IEEE 802.1Qbb).
+    """
+
+    recovery: Recovery
+    congestion: RdmaCongestion
+    lossless: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a host takes besides the wire.
+
+    `message`: for each message, from one rank to another, on both hosts together. `copy`: how fast a host moves bytes between
+    the network and its ranks' memory, each way; `reduce`: how fast a rank adds up what it gets. None is unlimited.
+    """
+
+    message: Duration
+    copy: Rate | None
+    reduce: Rate | None
+
+
+NO_COSTS = Costs(Duration(0), None, None)
+
+
+KEYS = ("tcp", "transport", "rdma", "costs")
+
+
+def read_tcp(layers: Sequence[Settings]) -> Tcp:
+    """The TCP that `layers` of a file's top level make, later ones over earlier ones. Raises NetworkError, as all here do."""
+    settings = _merged(layers, "tcp", ("congestion", "buffer", "ecn"))
+    buffer = settings.get("buffer")
+    congestion: Congestion = settings["congestion"].choice(CONGESTION) if "congestion" in settings else "cubic"
+    ecn = settings["ecn"].boolean() if "ecn" in settings else congestion == "dctcp"
+    if congestion == "dctcp" and not ecn:
+        raise settings["ecn"].error("dctcp is told of congestion by ECN alone: leave this out, or set it to true")
+    return Tcp(
+        congestion=congestion,
+        buffer=None if buffer is None or buffer.value == AUTO else buffer.parse(Size.parse),
+        ecn=ecn,
+    )
+
+
+def read_kind(layers: Sequence[Settings]) -> Kind:
+    """Which transport the layers ask for."""
+    asked = [layer["transport"] for layer in layers if "transport" in layer]
+    return asked[-1].choice(KINDS) if asked else "tcp"
+
+
+def read_rdma(layers: Sequence[Settings]) -> Rdma:
+    """The RDMA that the layers make."""
+    settings = _merged(layers, "rdma", ("recovery", "congestion", "lossless"))
+    return Rdma(
+        recovery=settings["recovery"].choice(RECOVERIES) if "recovery" in settings else "go-back-n",
+        congestion=settings["congestion"].choice(RDMA_CONGESTION) if "congestion" in settings else "none",
+        lossless="lossless" in settings and settings["lossless"].boolean(),
+    )
+
+
+def read_costs(layers: Sequence[Settings]) -> Costs:
+    """The costs that the layers make; what none of them says is free."""
+    settings = _merged(layers, "costs", ("message", "copy", "reduce"))
+    return Costs(
+        message=settings["message"].parse(Duration.parse) if "message" in settings else Duration(0),
+        copy=read_rate(settings["copy"]) if "copy" in settings else None,
+        reduce=read_rate(settings["reduce"]) if "reduce" in settings else None,
+    )
+
+
+def _merged(layers: Sequence[Settings], key: str, allowed: tuple[str, ...]) -> Mapping[str, Node]:
+    settings: dict[str, Node] = {}
+    for layer in layers:
+        if key in layer:
+            settings.update(layer[key].mapping(allowed))
+    return settings
+
+
+def transport_to_plain(tcp: Tcp, kind: Kind, rdma: Rdma, costs: Costs) -> dict[str, object]:
+    """The top-level keys of a file that say all this, every value in full."""
+    return {
+        "tcp": {
+            "congestion": tcp.congestion,
+            "buffer": AUTO if tcp.buffer is None else str(tcp.buffer),
+            "ecn": str(tcp.ecn).lower(),
+        },
+        "transport": kind,
+        "rdma": {
+            "recovery": rdma.recovery,
+            "congestion": rdma.congestion,
+            "lossless": str(rdma.lossless).lower(),
+        },
+        "costs": {
+            "message": str(costs.message),
+            "copy": UNLIMITED if costs.copy is None else str(costs.copy),
+            "reduce": UNLIMITED if costs.reduce is None else str(costs.reduce),
+        },
+    }
