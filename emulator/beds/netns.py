@@ -78,6 +78,7 @@ class NetnsBed:
         self._ports = _port_names(network)
         self._in_flight = _most_in_flight(network)
         self._cards = network.cards
+        self._attached = frozenset(attached)
         self._carriers: dict[tuple[str, Way], tuple[int, ...]] = {}
         self._needs: dict[tuple[str, Way], Needs] = {}
         self._now: dict[tuple[str, Way], Direction] = {}
@@ -168,7 +169,10 @@ class NetnsBed:
         mtus = _mtus(self.network)
         for host in self._addresses:
             with self._inside(host) as ipr:
-                routing.leave_by(ipr, "eth0", {self._addresses[other]: mtu for other, mtu in mtus[host].items()})
+                # Who runs in a namespace of somebody else's may not be allowed to choose.
+                congestion = self.network.tcp.congestion if host in self._attached else None
+                to = {self._addresses[other]: mtu for other, mtu in mtus[host].items()}
+                routing.leave_by(ipr, "eth0", to, congestion)
         self._build_routes()
 
     def _build_switch(self, switch: str) -> None:
