@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +59,7 @@ class Ledger:
         self._claims: list[Claim] = []
         self._owner = process_name(os.getpid())
         self._kept: Mapping[str, object] | None = None
+        self._writes = True
 
     def __enter__(self) -> Self:
         """Raises BedError where the run id is taken."""
@@ -77,10 +78,16 @@ class Ledger:
             self._path.unlink(missing_ok=True)
 
     def claim(self, kind: Kind, name: str) -> Claim:
-        """Write down that the run owns this; to be called before it is made."""
-        made = Claim(kind, name)
-        self._claims.append(made)
-        self._write()
+        """Write down that the run owns this; to be called before it is made. Once more is harmless."""
+        (made,) = self.claim_all(kind, [name])
+        return made
+
+    def claim_all(self, kind: Kind, names: Iterable[str]) -> tuple[Claim, ...]:
+        """Write down together that the run owns all these, which takes the file one change."""
+        made = tuple(Claim(kind, name) for name in names)
+        if fresh := [claim for claim in made if claim not in self._claims]:
+            self._claims.extend(fresh)
+            self._write()
         return made
 
     def claim_process(self, pid: int) -> Claim | None:
@@ -108,13 +115,24 @@ class Ledger:
         self._claims.remove(claim)
         self._write()
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What is forgotten in this block is written down at its end: what is gone already does no harm in a ledger."""
+        self._writes = False
+        try:
+            yield
+        finally:
+            self._writes = True
+            self._write()
+
     def keep(self, description: Mapping[str, object]) -> None:
         """From now on what is claimed outlives this process; `description` (plain data) is what `kept` tells of it."""
         self._kept = description
         self._write()
 
     def _write(self) -> None:
-        self._write_fresh().replace(self._path)
+        if self._writes:
+            self._write_fresh().replace(self._path)
 
     def _write_fresh(self) -> Path:
         """The content in a file of this process's own, to be put in place at once."""

@@ -25,6 +25,8 @@ from emulator.qdisc.red import Red
 if TYPE_CHECKING:
     from pyroute2 import IPRoute
 
+GROUP = 1
+"""What the pairs of one namespace belong to, so that they can be removed together (`emulator.netlink`)."""
 _SIOCETHTOOL = 0x8946
 _ETHTOOL_STSO, _ETHTOOL_SGSO, _ETHTOOL_SGRO = 0x1F, 0x24, 0x2C  # linux/ethtool.h
 
@@ -50,10 +52,12 @@ def remove_device(name: str) -> bool:
 
 def add_pair(ipr: IPRoute, name: str, peer: str, mtu: int, peer_namespace: int | None = None) -> None:
     """A veth pair, both ends up; with `peer_namespace` (a file descriptor) the peer is there, and still down."""
-    target = {"ifname": peer} if peer_namespace is None else {"ifname": peer, "net_ns_fd": peer_namespace}
-    ipr.link("add", ifname=name, kind="veth", peer=target)
-    for end in (name,) if peer_namespace is not None else (name, peer):
-        ipr.link("set", index=device(ipr, end), mtu=mtu, state="up")
+    target: dict[str, str | int] = {"ifname": peer, "mtu": mtu}
+    if peer_namespace is not None:
+        target["net_ns_fd"] = peer_namespace
+    ipr.link("add", ifname=name, kind="veth", peer=target, mtu=mtu, group=GROUP, state="up")
+    if peer_namespace is None:
+        ipr.link("set", index=device(ipr, peer), state="up")
 
 
 def add_direction(ipr: IPRoute, tag: str, into: str, out_of: str, stages: Iterable[Stage], mtu: int) -> tuple[int, ...]:

@@ -9,11 +9,11 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from ipaddress import IPv4Address
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from emulator import qdisc, wire
 from emulator.beds import routing
@@ -22,7 +22,8 @@ from emulator.errors import BedError, NetworkError
 from emulator.events import WAYS, Change, Course, Way, direction_of, possible
 from emulator.ledger import Ledger
 from emulator.links import ETHERNET_HEADER, Direction, Link
-from emulator.namespace import FOLDER, Namespace, enter, inside, set_attribute, sysctl
+from emulator.namespace import FOLDER, Namespace, enter, inside, set_attributes, sysctl
+from emulator.netlink import Device, Netlink
 from emulator.network import Network
 from emulator.qdisc import Nested
 from emulator.routes import along, path_mtus, routes
@@ -36,9 +37,6 @@ from emulator.shaping import (
     stages,
 )
 
-if TYPE_CHECKING:
-    from pyroute2 import IPRoute
-
 _FIRST_ADDRESS = IPv4Address("10.0.0.1")
 _MOST_HOPS = 255  # what an IP packet's time to live can be
 _BUFFER_FLOOR = {"tcp_wmem": 4 << 20, "tcp_rmem": 6 << 20}  # what Linux lets TCP grow to (net/ipv4/tcp.c, tcp_init)
@@ -49,6 +47,7 @@ by default. A message's last packet is handed over at once, for it has the PSH f
 _WIRES = "wires"
 _UP_LIMIT_S = 10
 _IFF_UP, _IFF_LOOPBACK = 0x1, 0x8  # linux/if.h
+_CARRIES = (0, 6)  # IF_OPER_UNKNOWN, IF_OPER_UP
 
 
 class NetnsBed:
@@ -71,6 +70,7 @@ class NetnsBed:
         attached: Mapping[str, Path] = MappingProxyType({}),
     ) -> None:
         self.network = network
+        self._ledger = ledger
         self.fidelity: Fidelity = fidelity or choose_fidelity(network)
         self._addresses = addresses(network)
         nodes = (*self._addresses, *_switches(network), _WIRES)
@@ -78,16 +78,17 @@ class NetnsBed:
         self._ports = _port_names(network)
         self._in_flight = _most_in_flight(network)
         self._cards = network.cards
+        self._attached = frozenset(attached)
         self._carriers: dict[tuple[str, Way], tuple[int, ...]] = {}
         self._needs: dict[tuple[str, Way], Needs] = {}
         self._now: dict[tuple[str, Way], Direction] = {}
         self._links = {link.name: (number, link) for number, link in enumerate(network.links)}
         _check_shape(network)
         with ExitStack() as guards:
+            ledger.claim_all("netns", self._names.values())
             for node, name in self._names.items():
                 guards.callback(Namespace(name, ledger, attached.get(node)).close)
-                if node in attached:
-                    guards.callback(self._unplug, node)
+            guards.callback(self._cut)
             self._build()
             self._guards = guards.pop_all()
 
@@ -139,22 +140,28 @@ class NetnsBed:
                 qdisc.change(ipr, wire.device(ipr, self._ports[link.name, source]), card)
 
     def close(self) -> None:
-        self._guards.close()
+        with self._ledger.together():
+            self._guards.close()
 
     @contextmanager
-    def _inside(self, node: str) -> Iterator[IPRoute]:
-        from pyroute2 import IPRoute
-
-        with inside(self._names[node]), IPRoute() as ipr:
-            yield ipr
+    def _inside(self, node: str) -> Iterator[Netlink]:
+        with inside(self._names[node]), Netlink() as netlink:
+            yield netlink
 
     def _build(self) -> None:
         for switch in _switches(self.network):
             self._build_switch(switch)
         for number, link in enumerate(self.network.links):
             self._build_link(number, link)
+        if self.fidelity == "packet":
+            with self._inside(_WIRES) as ipr:
+                names = (device.name for device in ipr.devices() if not device.flags & _IFF_LOOPBACK)
+                wire.set_offloads(names, send=False, receive=False)
         for host in self._addresses:
             self._build_host(host)
+        if self.fidelity == "packet":
+            hosts = [self._names[host] for host in self._addresses]
+            set_attributes(hosts, "eth0", "gro_flush_timeout", str(RECEIVE_GAP_NS))
         for node in (*self._addresses, *_switches(self.network), _WIRES):
             self._wait_until_up(node)
         for link in self.network.links:
@@ -162,7 +169,10 @@ class NetnsBed:
         mtus = _mtus(self.network)
         for host in self._addresses:
             with self._inside(host) as ipr:
-                routing.leave_by(ipr, "eth0", {self._addresses[other]: mtu for other, mtu in mtus[host].items()})
+                # Who runs in a namespace of somebody else's may not be allowed to choose.
+                congestion = self.network.tcp.congestion if host in self._attached else None
+                to = {self._addresses[other]: mtu for other, mtu in mtus[host].items()}
+                routing.leave_by(ipr, "eth0", to, congestion)
         self._build_routes()
 
     def _build_switch(self, switch: str) -> None:
@@ -176,7 +186,7 @@ class NetnsBed:
         macs = []
         for node in nodes:
             with self._inside(node) as ipr:
-                macs.append(routing.hardware_address(ipr, self._ports[link.name, node]))
+                macs.append(ipr.device(self._ports[link.name, node]).address)
         for node, peer in zip(nodes, reversed(macs), strict=True):
             with self._inside(node) as ipr:
                 routing.add_peer(ipr, self._ports[link.name, node], peer)
@@ -213,28 +223,26 @@ class NetnsBed:
                 self._needs[key] = needs_of(possible(link, way, self.network.events))
                 qdiscs = stages(direction, link.mtu, self.fidelity, seed, self._needs[key])
                 self._carriers[key] = wire.add_direction(ipr, f"w{number}{way}", into, out_of, qdiscs, link.mtu)
-            if self.fidelity == "packet":
-                names = (name for _, name in _devices(ipr) if name.startswith(f"w{number}"))
-                wire.set_offloads(names, send=False, receive=False)
         for node, end, leaving in zip((link.a, link.b), ends, (link.a_to_b, link.b_to_a), strict=True):
-            self._plug_in(node, end, link.mtu, nic(leaving, link.mtu) if (link.name, node) in self._cards else None)
+            self._plug_in(node, end, nic(leaving, link.mtu) if (link.name, node) in self._cards else None)
 
-    def _plug_in(self, node: str, end: str, mtu: int, card: Nested | None) -> None:
+    def _plug_in(self, node: str, end: str, card: Nested | None) -> None:
         """The end of a cable at a host or a switch."""
         with self._inside(node) as ipr:
             port = wire.device(ipr, end)
-            ipr.link("set", index=port, mtu=mtu)
             if self.fidelity == "packet":
                 wire.set_offloads([end], send=False, receive=node in self._addresses)
             if card is not None:
                 qdisc.install(ipr, port, card)
             ipr.link("set", index=port, state="up")
 
-    def _unplug(self, host: str) -> None:
-        """Take its port from a host that stays; it would only go at some time after the bed."""
-        with self._inside(host) as ipr:
-            for port in ipr.link_lookup(ifname="eth0"):
-                ipr.link("del", index=port)
+    def _cut(self) -> None:
+        """Take every cable away, ports of the nodes included. With its namespace it would only go some time after the bed,
+        and a host that somebody else made stays."""
+        from pyroute2.netlink.exceptions import NetlinkError
+
+        with suppress(BedError, NetlinkError), self._inside(_WIRES) as ipr:  # gone already, or none was laid yet
+            ipr.remove_group(wire.GROUP)
 
     def _build_host(self, host: str) -> None:
         """The host's address and TCP."""
@@ -249,14 +257,12 @@ class NetnsBed:
             sysctl("ipv4/tcp_congestion_control", self.network.tcp.congestion, may_refuse=True)
             if self.network.tcp.ecn:
                 sysctl("ipv4/tcp_ecn", "1")
-            if self.fidelity == "packet":
-                set_attribute(self._names[host], "eth0", "gro_flush_timeout", str(RECEIVE_GAP_NS))
 
     def _wait_until_up(self, node: str) -> None:
         """The kernel notices a device's carrier in its own time (net/core/link_watch.c) and drops packets until then."""
         deadline = time.monotonic() + _UP_LIMIT_S
         with self._inside(node) as ipr:
-            while down := [name for name, state in _states(ipr) if state not in ("UP", "UNKNOWN")]:
+            while down := [device.name for device in ipr.devices() if _waits(device)]:
                 if time.monotonic() > deadline:
                     raise BedError(f"{node}: device {down[0]} did not come up in {_UP_LIMIT_S} s")
                 time.sleep(0.01)
@@ -346,16 +352,9 @@ def _queue_bytes(way: Direction, mtu: int) -> int:
     return way.queue.limit * (mtu + ETHERNET_HEADER if way.queue.unit == "packets" else 1)
 
 
-def _states(ipr: IPRoute) -> Iterator[tuple[str, str]]:
-    """Each device that was set up, but the loopback, with its operational state (RFC 2863)."""
-    for message in ipr.get_links():
-        if message["flags"] & _IFF_UP and not message["flags"] & _IFF_LOOPBACK:
-            yield message.get_attr("IFLA_IFNAME"), message.get_attr("IFLA_OPERSTATE")
-
-
-def _devices(ipr: IPRoute) -> Iterator[tuple[int, str]]:
-    for message in ipr.get_links():
-        yield message["index"], message.get_attr("IFLA_IFNAME")
+def _waits(device: Device) -> bool:
+    """Whether a device that was set up does not carry packets yet."""
+    return bool(device.flags & _IFF_UP) and not device.flags & _IFF_LOOPBACK and device.state not in _CARRIES
 
 
 def _quiet() -> None:
