@@ -212,21 +212,25 @@ def remove_image(address: str, name: str) -> bool:
         return True
 
 
-@contextmanager
-def empty_image(ledger: Ledger) -> Iterator[str]:
-    """An image with nothing in it, by its name; it is removed at the end. Raises as `connected` does."""
-    address, name = daemon_address(), f"tracebed:{ledger.run_id}"
+class EmptyImage:
+    """An image with nothing in it, which this run made. `close` removes it; twice is harmless."""
 
-    def remove() -> None:
-        remove_image(address, name)
-        ledger.release(claim)
-
-    with ExitStack() as guards:
-        with connected(address) as client:
-            claim = ledger.claim("image", f"{address} {name}")
-            guards.callback(remove)
+    def __init__(self, ledger: Ledger) -> None:
+        """Raises as `connected` does."""
+        self._address, self.name = daemon_address(), f"tracebed:{ledger.run_id}"
+        self._ledger = ledger
+        with connected(self._address) as client, ExitStack() as guards:
+            self._claim = ledger.claim("image", f"{self._address} {self.name}")
+            guards.callback(self._remove)
             client.api.import_image_from_data(bytes(tarfile.RECORDSIZE), repository="tracebed", tag=ledger.run_id)
-        yield name
+            self._guards = guards.pop_all()
+
+    def close(self) -> None:
+        self._guards.close()
+
+    def _remove(self) -> None:
+        remove_image(self._address, self.name)
+        self._ledger.release(self._claim)
 
 
 def save_image(name: str, file: Path) -> None:
