@@ -28,6 +28,7 @@ LABEL = "tracebed.run"
 _DEFAULT = "unix:///var/run/docker.sock"
 _START = "sudo apt-get install -y docker.io && sudo systemctl start docker, or set DOCKER_HOST"
 _WAITER = "tracebed-wait"
+_CONFLICT, _REMOVAL_LIMIT_S = 409, 30
 _WAIT_FOR_EVER = bytes.fromhex(
     "b822000000 0f05 ebf7"
 )  # again: mov eax, 34 (pause, asm/unistd_64.h); syscall; jmp again
@@ -190,11 +191,17 @@ def _hierarchies() -> Iterator[tuple[Path, frozenset[str]]]:
 
 def remove_container(address: str, name: str) -> bool:
     """End and remove a container and its volumes; False where there is none of that name. Raises as `connected` does."""
-    from docker.errors import NotFound
+    from docker.errors import APIError, NotFound
 
     with connected(address) as client:
         try:
-            client.containers.get(name).remove(force=True, v=True)
+            found = client.containers.get(name)
+            try:
+                found.remove(force=True, v=True)
+            except APIError as error:
+                if error.status_code != _CONFLICT:
+                    raise
+                found.wait(timeout=_REMOVAL_LIMIT_S, condition="removed")  # somebody, who may be gone, has asked for it
         except NotFound:
             return False
         return True
