@@ -62,6 +62,17 @@ def kernel() -> tuple[Trial, ...]:
         return tuple(_in_namespace(made.name))
 
 
+def has_netem(ipr: IPRoute) -> bool:
+    """Whether this kernel has it, found out on the loopback of a namespace that has no qdisc there."""
+    loopback = wire.device(ipr, "lo")
+    try:
+        qdisc.install(ipr, loopback, Netem())
+    except MachineError:
+        return False
+    ipr.tc("del", index=loopback, parent=qdisc.ROOT)
+    return True
+
+
 def _in_namespace(name: str) -> list[Trial]:
     from pyroute2 import IPRoute
 

@@ -42,9 +42,10 @@ FAILURES: dict[str, type[Exception]] = {
 
 
 class Up(msgspec.Struct, frozen=True, tag=True):
-    """The bed is up, with this fidelity; the ranks are about to start."""
+    """The bed is up, with this fidelity, and `exact` as a bed has it; the ranks are about to start."""
 
     fidelity: Fidelity
+    exact: bool
 
 
 class Failure(msgspec.Struct, frozen=True, tag=True):
@@ -67,7 +68,7 @@ def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said]
     network = dilate(request.resolved_network(), factor)
     placed = _mustered if request.bed == "compose" else _forked
     with placed(request, network, plan, ledger) as (bed, start):
-        say(Up(bed.fidelity))
+        say(Up(bed.fidelity, bed.exact))
         with ledger.processes() as started:
             measured = coordinator.run(
                 plan,

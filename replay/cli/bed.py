@@ -233,6 +233,7 @@ def _check_host(network: Network, name: str) -> None:
 
 def _print_beds(beds: tuple[KeptBed, ...], as_json: bool) -> None:
     from emulator.beds.netns import addresses
+    from emulator.buckets import STATEMENT
 
     rows = [
         (bed, [(host, address, bed.namespace(host)) for host, address in addresses(bed.network).items()])
@@ -245,6 +246,7 @@ def _print_beds(beds: tuple[KeptBed, ...], as_json: bool) -> None:
                 "name": bed.name,
                 "network": bed.network.name,
                 "bed": bed.bed,
+                "exact": bed.exact,
                 "hosts": [dict(zip(keys, host, strict=True)) for host in hosts],
             }
             for bed, hosts in rows
@@ -252,7 +254,7 @@ def _print_beds(beds: tuple[KeptBed, ...], as_json: bool) -> None:
         click.echo(json.dumps(said))
         return
     for bed, hosts in rows:
-        click.echo(f"{bed.name}: {bed.network.name}, hosts: {len(hosts)}")
+        click.echo(f"{bed.name}: {bed.network.name}, hosts: {len(hosts)}{'' if bed.exact else '; ' + STATEMENT}")
         for host, address, namespace in hosts:
             click.echo(f"  {host}  {address}  {'docker exec' if bed.bed == 'docker' else 'ip netns exec'} {namespace}")
     if not rows:

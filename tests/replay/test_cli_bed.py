@@ -151,7 +151,7 @@ def test_a_bed_stays_until_it_is_taken_down_and_leaves_nothing(plain: str, names
         for number in range(3)
     ]
     up = answer("up", plain, "--name", name)
-    assert up == [{"name": name, "network": "plain", "bed": "netns", "hosts": hosts}]
+    assert up == [{"name": name, "network": "plain", "bed": "netns", "exact": up[0]["exact"], "hosts": hosts}]
     clean = subprocess.run([*PROGRAM, "clean"], cwd=ROOT, capture_output=True, text=True)
     assert clean.stdout == "nothing to remove\n"
     assert answer("status") == up
@@ -163,6 +163,28 @@ def test_a_bed_stays_until_it_is_taken_down_and_leaves_nothing(plain: str, names
     assert answer("status") == []
     assert namespaces(name) == set()
     assert not list(written())
+
+
+@pytest.mark.root
+@pytest.mark.usefixtures("root")
+def test_a_rate_holds_on_a_kernel_without_netem_too(tmp_path: Path, names: tuple[str, str]) -> None:
+    """By buckets, and the bed says so. 100 Mbit/s is what any machine carries."""
+    name, _ = names
+    file = tmp_path / "slow.yaml"
+    file.write_text("topology: {star: {hosts: 2}}\nlink: {rate: 100 mbit, queue: 100 kB}\n")
+    (up,) = answer("up", str(file), "--name", name)
+    said = tracebed("status").stdout
+    assert ("this kernel has no netem" in said) != up["exact"]
+    wires = subprocess.check_output(["tc", "-n", f"tb-bed-{name}-wires", "qdisc"], text=True)
+    assert wires.count("rate 100Mbit") == 4  # two links, both ways
+    assert ("netem" in wires) == up["exact"]
+    file.write_text("topology: {star: {hosts: 2}}\nlink: {rate: 100 mbit, delay: 1 ms}\n")
+    done = tracebed("up", str(file), "--name", f"{name}-slow")
+    if up["exact"]:
+        tracebed("down", f"{name}-slow")
+    assert done.returncode == (0 if up["exact"] else 3)
+    assert up["exact"] or "this kernel has no netem, and link host0 has delay; mend: load sch_netem" in done.stderr
+    assert namespaces(f"{name}-slow") == set()
 
 
 @pytest.mark.root

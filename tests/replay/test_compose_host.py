@@ -1,4 +1,4 @@
-"""Compose files brought up by a daemon on this machine, in real time, on links without limits."""
+"""Compose files brought up by a daemon on this machine, in real time, on links that need no netem."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNLIMITED = "topology: {star: {}}\nlink: {rate: unlimited}\n"
 PAIRED = """\
 hosts: {left: {ranks: [0, 1]}, right: {ranks: [2]}}
 switches: [s]
-links: {one: {ends: [left, s], rate: unlimited}, two: {ends: [right, s], rate: unlimited}}
+links: {one: {ends: [left, s], rate: 200 mbit}, two: {ends: [right, s], rate: 200 mbit}}
 """
 
 
@@ -90,7 +90,8 @@ def test_two_ranks_in_one_container_leave_a_whole_run_to_who_owns_the_folder(tmp
     assert len(rows(run / "steps.csv")) == 2
     summary = run_json(run).summary
     assert summary is not None
-    assert summary.step_mean_ns > summary.ideal_step_ns
+    # Two collectives of 300 kB and 100 kB between hosts at 200 Mbit/s take milliseconds, where these need none of the wire.
+    assert summary.step_mean_ns > summary.ideal_step_ns + 5_000_000
     down = compose(bed, "down", "--volumes")
     assert down.returncode == 0, down.stderr
     assert docker("volume", "ls", "-q") == ""
