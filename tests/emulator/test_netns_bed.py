@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from itertools import permutations
 from pathlib import Path
@@ -18,8 +19,10 @@ from emulator.beds.netns import NetnsBed
 from emulator.cleaning import clean
 from emulator.errors import BedError, MachineError, NetworkError
 from emulator.ledger import Claim, Ledger
+from emulator.measure import survey
 from emulator.namespace import FOLDER, Namespace, enter, inside, remove_named
 from emulator.network import Network, from_dict
+from emulator.probe import HOST
 from tests.guest import ROOT
 
 pytestmark = [pytest.mark.root, pytest.mark.usefixtures("root")]
@@ -94,6 +97,30 @@ def test_a_host_may_be_a_namespace_that_somebody_else_made(run_id: str) -> None:
         finally:
             owner.kill()
     assert namespaces(run_id) == set()
+
+
+def test_256_hosts_come_up_are_probed_and_leave_nothing(run_id: str, capsys: pytest.CaptureFixture[str]) -> None:
+    link = {"rate": "100 mbit", "queue": "200 kB"}
+    network = from_dict({"topology": {"star": {"hosts": "256"}}, "link": link})
+    before = devices()
+    began = time.monotonic()
+    with Ledger(run_id) as own, NetnsBed(network, own) as bed:
+        up = time.monotonic()
+        reports = list(survey(network, bed.namespace, HOST))
+        probed = time.monotonic()
+    down = time.monotonic()
+    with capsys.disabled():
+        print(f"\n256 hosts: up {up - began:.2f} s, probed {probed - up:.2f} s, down {down - probed:.2f} s")
+    assert len(reports) == 256
+    found = [finding for report in reports for finding in report.findings]
+    assert all(finding.got is not None for finding in found)
+    assert [finding.got for finding in found if finding.what == "loss"] == [0.0] * 256
+    assert namespaces(run_id) == set()
+    assert devices() == before
+
+
+def devices() -> str:
+    return subprocess.check_output(["ip", "-br", "link"], text=True)
 
 
 def test_closing_twice_is_harmless(run_id: str) -> None:
