@@ -13,7 +13,7 @@ import socket
 import struct
 import tarfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ LABEL = "tracebed.run"
 _DEFAULT = "unix:///var/run/docker.sock"
 _START = "sudo apt-get install -y docker.io && sudo systemctl start docker, or set DOCKER_HOST"
 _WAITER = "tracebed-wait"
+_CONFLICT, _REMOVAL_LIMIT_S = 409, 30
 _WAIT_FOR_EVER = bytes.fromhex(
     "b822000000 0f05 ebf7"
 )  # again: mov eax, 34 (pause, asm/unistd_64.h); syscall; jmp again
@@ -89,12 +90,14 @@ class Container:
         self.name = name
         self._ledger = ledger
         self._address = daemon_address()
+        self._cgroups: tuple[Path, ...] = ()
         with connected(self._address) as client, ExitStack() as guards:
             self._claim = ledger.claim("container", f"{self._address} {name}")
             guards.callback(self._remove)
             self.pid = self._start(client, hostname, image)
             self._process = os.pidfd_open(self.pid)
             guards.callback(os.close, self._process)
+            self._cgroups = tuple(_cgroups(self.pid))
             self._guards = guards.pop_all()
 
     def _start(self, client: DockerClient, hostname: str, image: str) -> int:
@@ -127,19 +130,25 @@ class Container:
 
         It keeps its own process id and rights, and outlives the container. Raises BedError where that has ended.
         """
-        try:
-            _join_cgroups(self.pid)
-        except FileNotFoundError:
-            raise BedError(f"container {self.name} has ended") from None
         libc = ctypes.CDLL(None, use_errno=True)
-        if libc.setns(self._process, _NAMESPACES) != 0:
-            raise BedError(f"can't enter container {self.name}: {os.strerror(ctypes.get_errno())}")
+        try:
+            for group in self._cgroups:
+                (group / "cgroup.procs").write_text("0")
+            if libc.setns(self._process, _NAMESPACES) != 0:
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        except (FileNotFoundError, ProcessLookupError):
+            raise BedError(f"container {self.name} has ended") from None
+        except OSError as error:
+            raise BedError(f"can't enter container {self.name}: {error.strerror}") from error
 
     def close(self) -> None:
         self._guards.close()
 
     def _remove(self) -> None:
         remove_container(self._address, self.name)
+        for group in self._cgroups:
+            with suppress(FileNotFoundError):  # Docker leaves those of a container that ended before who had entered it
+                group.rmdir()
         self._ledger.release(self._claim)
 
 
@@ -159,16 +168,15 @@ def process_of(container: Found, address: str) -> int:
     return pid
 
 
-def _join_cgroups(pid: int) -> None:
-    """Move this process into the cgroups of another, those of them that are mounted here (cgroups(7))."""
+def _cgroups(pid: int) -> Iterator[Path]:
+    """The folders of a process's cgroups, those that are mounted here (cgroups(7)), but for the roots."""
     hierarchies = list(_hierarchies())
     for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
         _, controllers, group = line.split(":", 2)
         wanted = frozenset(controllers.split(",")) if controllers else frozenset()
-        for folder, has in hierarchies:
-            if wanted <= has if wanted else not has:
-                (folder / group.lstrip("/") / "cgroup.procs").write_text("0")
-                break
+        found = [folder for folder, has in hierarchies if (wanted <= has if wanted else not has)]
+        if found and group != "/":
+            yield found[0] / group.lstrip("/")
 
 
 def _hierarchies() -> Iterator[tuple[Path, frozenset[str]]]:
@@ -183,11 +191,17 @@ def _hierarchies() -> Iterator[tuple[Path, frozenset[str]]]:
 
 def remove_container(address: str, name: str) -> bool:
     """End and remove a container and its volumes; False where there is none of that name. Raises as `connected` does."""
-    from docker.errors import NotFound
+    from docker.errors import APIError, NotFound
 
     with connected(address) as client:
         try:
-            client.containers.get(name).remove(force=True, v=True)
+            found = client.containers.get(name)
+            try:
+                found.remove(force=True, v=True)
+            except APIError as error:
+                if error.status_code != _CONFLICT:
+                    raise
+                found.wait(timeout=_REMOVAL_LIMIT_S, condition="removed")  # somebody, who may be gone, has asked for it
         except NotFound:
             return False
         return True
@@ -205,21 +219,25 @@ def remove_image(address: str, name: str) -> bool:
         return True
 
 
-@contextmanager
-def empty_image(ledger: Ledger) -> Iterator[str]:
-    """An image with nothing in it, by its name; it is removed at the end. Raises as `connected` does."""
-    address, name = daemon_address(), f"tracebed:{ledger.run_id}"
+class EmptyImage:
+    """An image with nothing in it, which this run made. `close` removes it; twice is harmless."""
 
-    def remove() -> None:
-        remove_image(address, name)
-        ledger.release(claim)
-
-    with ExitStack() as guards:
-        with connected(address) as client:
-            claim = ledger.claim("image", f"{address} {name}")
-            guards.callback(remove)
+    def __init__(self, ledger: Ledger) -> None:
+        """Raises as `connected` does."""
+        self._address, self.name = daemon_address(), f"tracebed:{ledger.run_id}"
+        self._ledger = ledger
+        with connected(self._address) as client, ExitStack() as guards:
+            self._claim = ledger.claim("image", f"{self._address} {self.name}")
+            guards.callback(self._remove)
             client.api.import_image_from_data(bytes(tarfile.RECORDSIZE), repository="tracebed", tag=ledger.run_id)
-        yield name
+            self._guards = guards.pop_all()
+
+    def close(self) -> None:
+        self._guards.close()
+
+    def _remove(self) -> None:
+        remove_image(self._address, self.name)
+        self._ledger.release(self._claim)
 
 
 def save_image(name: str, file: Path) -> None:

@@ -16,6 +16,7 @@ from emulator.events import Course, Effect, Step
 from emulator.links import Direction, Link
 from emulator.network import Network
 from emulator.traffic import Incast, OnOff, Pattern, Traffic
+from emulator.transport import Costs
 from emulator.units import Duration, Rate
 
 UNSCALED = (
@@ -25,7 +26,8 @@ UNSCALED = (
 
 
 def dilate(network: Network, factor: Fraction) -> Network:
-    """The network with rates divided by `factor`, and delays, jitter and the times of events and traffic multiplied.
+    """The network with rates divided by `factor`, and delays, jitter, host costs and the times of events and traffic
+    multiplied.
 
     Queues and sizes stay, for what is under way between two nodes is the same number of bytes. Links' rates are rounded
     to whole bytes a second, traffic's to whole bits, times to whole ns.
@@ -36,6 +38,7 @@ def dilate(network: Network, factor: Fraction) -> Network:
     try:
         return replace(
             network,
+            costs=_costs(network.costs, factor),
             links=tuple(_link(link, factor) for link in network.links),
             events=tuple(_course(course, factor) for course in network.events),
             traffic=tuple(_traffic(entry, factor) for entry in network.traffic),
@@ -58,6 +61,11 @@ def _direction(way: Direction, factor: Fraction) -> Direction:
         delay=_longer(way.delay, factor),
         jitter=jitter,
     )
+
+
+def _costs(costs: Costs, factor: Fraction) -> Costs:
+    copy, reduce = (None if rate is None else _slower(rate, factor) for rate in (costs.copy, costs.reduce))
+    return Costs(_longer(costs.message, factor), copy, reduce)
 
 
 def _course(course: Course, factor: Fraction) -> Course:

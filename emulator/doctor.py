@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 
 from emulator import ledger
 from emulator.errors import BedError, MachineError
 from emulator.kernel import boot, build
 from emulator.kernel.boot import Guest
 from emulator.ledger import Ledger
+from emulator.trials import kernel as kernel_trials
 
 GROUNDS = ("virtual", "host")
 _BOOT_LIMIT_S = 30.0
+_CLOCK, _CLOCKS = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource"), "available_clocksource"
+_GOOD_CLOCKS = ("tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page")  # read without a system call
 _PROBE = {"hosts": ["a", "b"], "links": {"wire": {"ends": ["a", "b"], "rate": "1 gbit", "delay": "1 us"}}}
 
 
@@ -29,7 +34,7 @@ class Check:
 
 def examine() -> tuple[Check, ...]:
     """Try everything. Nothing is left behind, and nothing is installed or built."""
-    return _python(), _virtual(), _host(), _docker(), _leftovers()
+    return _python(), _processors(), _clock(), _virtual(), _host(), *_kernel(), _docker(), _compose(), _leftovers()
 
 
 def a_ground_works(checks: tuple[Check, ...]) -> bool:
@@ -39,6 +44,33 @@ def a_ground_works(checks: tuple[Check, ...]) -> bool:
 
 def _python() -> Check:
     return Check("python", True, platform.python_version())
+
+
+def _processors() -> Check:
+    count = len(os.sched_getaffinity(0))
+    return Check("processors", True, f"{count}: as many runs in virtual time side by side")
+
+
+def _clock() -> Check:
+    """Real time is only as good as the clock that it is read from; virtual time doesn't read it."""
+    now, others = (path.read_text().split() if path.exists() else [] for path in (_CLOCK, _CLOCK.with_name(_CLOCKS)))
+    if not now:
+        return Check("clock", True, "this kernel doesn't say what its clock is")
+    better = [name for name in others if name in _GOOD_CLOCKS]
+    if now[0] in _GOOD_CLOCKS or not better:
+        return Check("clock", True, now[0])
+    return Check("clock", False, f"{now[0]}, which is slow to read", f"echo {better[0]} | sudo tee {_CLOCK}")
+
+
+def _kernel() -> tuple[Check, ...]:
+    """What beds on this machine's own kernel are made of, each by making one."""
+    try:
+        trials = kernel_trials()
+    except MachineError as error:
+        return (Check("kernel", False, f"not tried: {_without_mend(error)}", error.mend),)
+    return tuple(
+        Check(trial.name, not trial.why, trial.why or f"works ({trial.purpose})", trial.mend()) for trial in trials
+    )
 
 
 def _virtual() -> Check:
@@ -68,7 +100,7 @@ def _host() -> Check:
         with Ledger(f"doctor-{os.getpid()}") as own, NetnsBed(from_dict(_PROBE), own):
             return Check("host", True, f"Linux {platform.release()} makes namespaces and has netem")
     except MachineError as error:
-        return Check("host", False, str(error).removesuffix(f"; mend: {error.mend}"), error.mend)
+        return Check("host", False, _without_mend(error), error.mend)
     except BedError as error:
         return Check("host", False, str(error), "replay --on virtual")
 
@@ -88,6 +120,24 @@ def _docker() -> Check:
         return Check("docker", True, f"Docker {client.version()['Version']} answers")
     finally:
         client.close()
+
+
+def _compose() -> Check:
+    """docker-compose 1.29 or the compose plugin, by asking it for its version."""
+    for command in (("docker-compose", "version", "--short"), ("docker", "compose", "version", "--short")):
+        try:
+            said = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=30)
+        except (FileNotFoundError, PermissionError, subprocess.TimeoutExpired):
+            continue
+        if said.returncode == 0:
+            return Check("compose", True, f"{' '.join(command[:-2])} {said.stdout.strip()}")
+    return Check(
+        "compose", False, "neither docker-compose nor docker's plugin answers", "sudo apt-get install -y docker-compose"
+    )
+
+
+def _without_mend(error: MachineError) -> str:
+    return str(error).removesuffix(f"; mend: {error.mend}")
 
 
 def _leftovers() -> Check:

@@ -174,7 +174,23 @@ def lives(process: str) -> bool:
 
 def redescribe(ledger: Written, description: Mapping[str, object]) -> None:
     """From now on `kept` tells this of something that is kept."""
+    _rewrite(ledger, ledger.owner, description)
+
+
+def disown(ledger: Written) -> None:
+    """What was kept isn't any more: it belongs to this process."""
+    _rewrite(ledger, process_name(os.getpid()), None)
+
+
+def _rewrite(ledger: Written, owner: str | None, kept: Mapping[str, object] | None) -> None:
     claims = [[claim.kind, claim.name] for claim in ledger.claims]
     fresh = ledger.path.with_suffix(f".{os.getpid()}.new")
-    fresh.write_text(json.dumps({"owner": ledger.owner, "claims": claims, "kept": description}))
+    fresh.write_text(json.dumps({"owner": owner, "claims": claims, "kept": kept}))
     fresh.replace(ledger.path)
+
+
+def remove_unfinished() -> None:
+    """Remove what processes that are gone had written but not put in place."""
+    for path in state_folder().glob(f"{_PREFIX}*.new"):
+        if process_name(int(path.suffixes[-2].removeprefix("."))) is None:
+            path.unlink(missing_ok=True)

@@ -99,7 +99,7 @@ class Netlink:
         oif: int | None = None,
         flags: int = 0,
         multipath: Sequence[Mapping[str, Any]] | None = None,
-        metrics: Mapping[str, int] | None = None,
+        metrics: Mapping[str, int | str | None] | None = None,
     ) -> None:
         from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
@@ -110,7 +110,7 @@ class Netlink:
             {"oif": hop["oif"], "flags": hop["flags"], "attrs": [("RTA_GATEWAY", hop["gateway"])]}
             for hop in multipath or ()
         ]
-        values = {"attrs": [(f"RTAX_{name.upper()}", value) for name, value in (metrics or {}).items()]}
+        values = {"attrs": _given(*((f"RTAX_{name.upper()}", value) for name, value in (metrics or {}).items()))}
         attrs = _given(
             ("RTA_DST", None if anywhere else prefix),
             ("RTA_GATEWAY", gateway),

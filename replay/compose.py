@@ -56,7 +56,7 @@ def services(network: Network, ranks: Collection[int], image: str, trace: str) -
             "user": "0:0",
             "cap_add": _CAPABILITIES,
             "security_opt": ["apparmor:unconfined"],
-            "tmpfs": ["/run"],
+            "tmpfs": ["/run", "/tmp"],
         }
     }
     found[COORDINATOR]["volumes"].append(_mount(RUNS, read_only=False))

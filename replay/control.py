@@ -46,7 +46,6 @@ class Listen(msgspec.Struct, frozen=True, tag=True):
     """The bed is up: what a forked worker has from its parent, its plan aside. `addresses`: (IP, port) by rank."""
 
     addresses: dict[int, tuple[str, int]]
-    congestion: str | None
     verify: bool
 
 

@@ -7,7 +7,6 @@ Who starts a rank's process is a parameter: it is forked, or one that was there 
 from __future__ import annotations
 
 import select
-import socket
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
@@ -21,7 +20,7 @@ from replay import background, control
 from replay.companions import Companion, Companions
 from replay.director import Director
 from replay.plan import Plan, RankPlan
-from replay.process import Ending, dismiss
+from replay.process import Held, dismiss
 from replay.transports.tcp import PeerLostError, TcpOptions
 from replay.transports.timer import Timer
 from replay.worker import WorkerOptions, monotonic, start_worker
@@ -39,18 +38,11 @@ _ERRORS = {error.__name__: error for error in (TraceError, NetworkError, Machine
 M = TypeVar("M", control.Listening, control.Ready, control.Status, control.Result)
 
 
-class Member(Ending, Protocol):
+class Member(Held, Protocol):
     """A rank's process, as a run holds it."""
 
     @property
     def rank(self) -> int: ...
-
-    @property
-    def control(self) -> socket.socket: ...
-
-    def fate(self) -> str:
-        """How it ended, once it has hung up without a word."""
-        ...
 
 
 Start = Callable[[RankPlan, Mapping[int, tuple[str, int]], WorkerOptions], Member]
@@ -75,8 +67,8 @@ def run(
     verify: bool = False,
     companions: Sequence[Companion] = (),
     on_progress: Callable[[control.Progress], None] = lambda progress: None,
-    on_start: Callable[[int], None] = lambda pid: None,
     start: Start = start_worker,
+    on_start: Callable[[int], None] = lambda pid: None,
     stall_s: float = STALL_S,
 ) -> Measurement:
     """Run every rank of `plan` on its host of `bed`, and let the network's events and traffic happen meanwhile.
@@ -87,8 +79,8 @@ def run(
         verify: send real tensors and check them.
         companions: processes that run beside the ranks, besides those of the background traffic.
         on_progress: called with each step mark that a rank passes.
-        on_start: called with the id of each companion's process that is started; all have ended when this returns.
-        start: starts a rank's process; all that it started have ended, or are hung up on, when this returns.
+        start: starts a rank's process.
+        on_start: called with the id of each process that is forked here; all have ended when this returns.
         stall_s: seconds of this kernel's clock without any news after which the run is given up.
 
     Raises:
@@ -107,7 +99,10 @@ def run(
     try:
         for rank, own in plan.ranks.items():
             options = WorkerOptions(verify=verify, tcp=congestion, setup=partial(bed.enter, hosts[rank]))
-            crew.add(start(own, addresses, options))
+            worker = start(own, addresses, options)
+            crew.add(worker)
+            if worker.pid is not None:
+                on_start(worker.pid)
         beside.prepare()
         crew.gather(control.Listening)
         _wait_until(_on_grid(ahead=1))

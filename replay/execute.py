@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from fractions import Fraction
 from pathlib import Path
@@ -30,10 +30,10 @@ from emulator.shaping import Fidelity
 from replay import capture, control, coordinator, dilation
 from replay.coordinator import Start
 from replay.muster import called
-from replay.plan import Plan, RankPlan
+from replay.plan import Plan
 from replay.request import Request, plan_of
 from replay.results import Run, write_measurement
-from replay.worker import Worker, WorkerOptions, start_worker
+from replay.worker import start_worker
 from traces.errors import TraceError
 
 FAILURES: dict[str, type[Exception]] = {
@@ -42,9 +42,10 @@ FAILURES: dict[str, type[Exception]] = {
 
 
 class Up(msgspec.Struct, frozen=True, tag=True):
-    """The bed is up, with this fidelity; the ranks are about to start."""
+    """The bed is up, with this fidelity, and `exact` as a bed has it; the ranks are about to start."""
 
     fidelity: Fidelity
+    exact: bool
 
 
 class Failure(msgspec.Struct, frozen=True, tag=True):
@@ -67,7 +68,7 @@ def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said]
     network = dilate(request.resolved_network(), factor)
     placed = _mustered if request.bed == "compose" else _forked
     with placed(request, network, plan, ledger) as (bed, start):
-        say(Up(bed.fidelity))
+        say(Up(bed.fidelity, bed.exact))
         with ledger.processes() as started:
             measured = coordinator.run(
                 plan,
@@ -88,14 +89,8 @@ def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said]
 @contextmanager
 def _forked(request: Request, network: Network, plan: Plan, ledger: Ledger) -> Iterator[tuple[Bed, Start]]:
     """A bed whose hosts are ours, and ranks that are forked into them."""
-    with _bed(request, network, ledger) as bed, ledger.processes() as started:
-
-        def start(own: RankPlan, addresses: Mapping[int, tuple[str, int]], options: WorkerOptions) -> Worker:
-            worker = start_worker(own, addresses, options)
-            started(worker.pid)
-            return worker
-
-        yield bed, start
+    with _bed(request, network, ledger) as bed:
+        yield bed, start_worker
 
 
 @contextmanager

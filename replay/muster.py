@@ -17,7 +17,6 @@ from pathlib import Path
 from emulator.errors import BedError
 from replay import control
 from replay.plan import RankPlan
-from replay.transports.tcp import TcpOptions
 from replay.worker import WorkerOptions, run_rank
 
 MEETING = Path("/tracebed/meeting/socket")
@@ -35,6 +34,7 @@ class Reported:
     rank: int
     host: str
     control: socket.socket
+    pid: None = None
 
     def fate(self) -> str:
         return f"on {self.host} ended without a word"
@@ -54,10 +54,12 @@ class Muster:
     namespaces: Mapping[str, Path]
 
     def start(self, plan: RankPlan, addresses: Mapping[int, tuple[str, int]], options: WorkerOptions) -> Reported:
-        """Set a rank to work, as `replay.worker.start_worker` does; it is on its host already."""
+        """Set a rank to work, as `replay.worker.start_worker` does; it is on its host already, whose routes choose TCP's
+        congestion control.
+        """
         reported = self.ranks[plan.rank]
         with suppress(OSError):  # it died: the coordinator finds out
-            control.send(reported.control, control.Listen(dict(addresses), options.tcp.congestion, options.verify))
+            control.send(reported.control, control.Listen(dict(addresses), options.verify))
         return reported
 
 
@@ -118,8 +120,7 @@ def report(plan: RankPlan, channel: socket.socket) -> int:
     except EOFError:
         return 1  # it has given up, and says why
     assert isinstance(asked, control.Listen)
-    options = WorkerOptions(verify=asked.verify, tcp=TcpOptions(congestion=asked.congestion))
-    return run_rank(plan, asked.addresses, channel, options)
+    return run_rank(plan, asked.addresses, channel, WorkerOptions(verify=asked.verify))
 
 
 def reach(meeting: Path = MEETING, limit_s: float = LIMIT_S) -> socket.socket:

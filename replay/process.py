@@ -15,9 +15,31 @@ from typing import Protocol
 _PR_SET_PDEATHSIG = 1
 
 
+class Held(Protocol):
+    """A process that does a part of a run, at the other end of a socket. `pid`: None where it is not our child."""
+
+    @property
+    def pid(self) -> int | None: ...
+
+    @property
+    def control(self) -> socket.socket: ...
+
+    def fate(self) -> str:
+        """How it ended, having hung up without a word."""
+        ...
+
+    def close(self) -> None:
+        """Hang up: it then ends as soon as it listens."""
+        ...
+
+    def end(self) -> None:
+        """See to it, after `close`, that no child of ours is left."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A forked process, as its parent holds it. Who starts it must `close` it and then `end` it, or wait for `pid`."""
+    """A forked process, as its parent holds it. Who starts it must `close` it, and `end` it or wait for `pid`."""
 
     pid: int
     control: socket.socket
@@ -29,8 +51,7 @@ class Process:
         self.control.close()
 
     def fate(self) -> str:
-        """How the process ended, once it has hung up without a word."""
-        # Its sockets are closed before it is gone, so this may have to wait.
+        """How the process ended; waits for it, for its sockets are closed before it is gone."""
         _, status = os.waitpid(self.pid, 0)
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
         return f"was killed by signal {number} ({signal.Signals(number).name})" if number else "ended without a word"
@@ -41,18 +62,6 @@ class Process:
             if os.waitpid(self.pid, os.WNOHANG) == (0, 0):
                 os.kill(self.pid, signal.SIGKILL)
                 os.waitpid(self.pid, 0)
-
-
-class Ending(Protocol):
-    """What can be hung up on and then seen to be gone."""
-
-    def close(self) -> None:
-        """Hang up."""
-        ...
-
-    def end(self) -> None:
-        """See to it, after `close`, that it is gone."""
-        ...
 
 
 def fork(work: Callable[[socket.socket], int]) -> Process:
@@ -79,7 +88,7 @@ def fork(work: Callable[[socket.socket], int]) -> Process:
         os._exit(status)
 
 
-def dismiss(processes: Iterable[Ending]) -> None:
+def dismiss(processes: Iterable[Held]) -> None:
     """End every process that is left, and wait for all."""
     left = list(processes)
     for process in left:

@@ -27,8 +27,8 @@ FIDELITIES = ("auto", "packet", "burst")
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One replay: a trace, changed by what-ifs, on a network.
 
-        `network` is the resolved form (`emulator.network.to_dict`); `steps` is "A:B" or "" for all; `trace_hash` is that of the
-        file's bytes; `image` is what a docker bed's containers are made of, "" for an empty one; `pcap` are the links that are
+    `network` is the resolved form (`emulator.network.to_dict`); `steps` is "A:B" or "" for all; `trace_hash` is that of the
+    file's bytes; `image` is what a docker bed's containers are made of, "" for an empty one; `pcap` are the links that are
     captured; `dilation` is by how much time is stretched while it runs, as in `replay.dilation`.
     """
 

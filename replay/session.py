@@ -10,13 +10,14 @@ from pathlib import Path
 
 import msgspec
 
+from emulator import buckets
 from emulator.ledger import Ledger
 from emulator.network import Network, load, to_dict
 from emulator.shaping import choose_fidelity
 from replay import control
 from replay.capture import check_links
 from replay.dilation import read_dilation, statement
-from replay.execute import Said
+from replay.execute import Said, Up
 from replay.grounds import GROUNDS, describe_kernel
 from replay.ideal import ideal_step_ns
 from replay.plan import lower
@@ -113,6 +114,9 @@ def replay(
     results.write_run(run)
 
     def listen(said: Said) -> None:
+        nonlocal run
+        if isinstance(said, Up) and not said.exact:
+            run = msgspec.structs.replace(run, assumed=(*run.assumed, buckets.STATEMENT))
         if isinstance(said, control.Progress):
             results.progress(said)
         say(said)

@@ -32,10 +32,14 @@ class LinkCounters:
 
 
 class Bed(Protocol):
-    """Hosts joined by shaped links. A bed is up when it is made; it is a context manager that takes it down again."""
+    """Hosts joined by shaped links. A bed is up when it is made; it is a context manager that takes it down again.
+
+    `exact`: whether the kernel has all that links are made of.
+    """
 
     network: Network
     fidelity: Fidelity
+    exact: bool
 
     def address(self, host: str) -> str:
         """The host's IP address on the emulated network."""

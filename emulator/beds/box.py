@@ -14,18 +14,17 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-from emulator import qdisc, steering, wire
-from emulator.errors import BedError, MachineError, NetworkError
+from emulator import steering, wire
+from emulator.buckets import bucket, late_bytes
+from emulator.errors import BedError, NetworkError
 from emulator.events import WAYS, Way, direction_of
-from emulator.links import ETHERNET_HEADER, Link
 from emulator.namespace import sysctl
 from emulator.network import Network
 from emulator.qdisc import Stage
-from emulator.qdisc.netem import Netem
 from emulator.qdisc.tbf import U32_MAX, Tbf
 from emulator.routes import passages
-from emulator.shaping import Fidelity, Needs, derived_seed, stages, without_overhead
-from emulator.units import Rate, Size
+from emulator.shaping import Fidelity, Needs, derived_seed, stages
+from emulator.units import Size
 
 if TYPE_CHECKING:
     from pyroute2 import IPRoute
@@ -34,7 +33,6 @@ Key = tuple[str, Way]
 Plan = Mapping[Key, tuple[Stage, ...]]
 _ANY_CHANGE = Needs(faults=True, delay=True, rate_changes=True, delay_changes=True)
 """What a direction may need later: it is built so that most changes find qdiscs of the kinds that they need."""
-_LATE_MS = 1  # a bucket holds what passes in this time, so that a timer that is late takes nothing from the rate
 _UP_LIMIT_S = 10
 _IFF_UP = 0x1  # linux/if.h
 
@@ -65,53 +63,18 @@ def _patient(planned: tuple[Stage, ...]) -> tuple[Stage, ...]:
     first, *others = planned or (None,)
     if not isinstance(first, Tbf):
         return planned
-    burst = Size(max(first.burst, min(_late_bytes(first.rate), first.limit // 2)))
+    burst = Size(max(first.burst, min(late_bytes(first.rate), first.limit // 2)))
     limit = first.limit if first.limit == U32_MAX else Size(first.limit - (burst - first.burst))
     return (replace(first, burst=burst, limit=limit), *others)
 
 
-def _late_bytes(rate: Rate) -> int:
-    return rate * _LATE_MS // 8000
-
-
 def plan_without_netem(network: Network, fidelity: Fidelity) -> Plan:
-    """What tbf alone can do of it: a rate, and a queue in bytes. It is no wire: what comes after a pause passes at once,
-    up to a bucket, which is what passes in 1 ms or one packet.
-
-    Raises MachineError where that isn't enough.
-    """
-    return {(link.name, way): _bucket(link, way, fidelity) for link in network.links for way in WAYS}
-
-
-def _bucket(link: Link, way: Way, fidelity: Fidelity) -> tuple[Stage, ...]:
-    direction = direction_of(link, way)
-    faults = ("delay", "jitter", "loss", "reorder", "duplicate", "corrupt")
-    wanted = [name for name in faults if getattr(direction, name)]
-    if direction.queue and (direction.queue.unit == "packets" or direction.queue.early):
-        wanted.append(f"a queue of {direction.queue}")
-    if wanted:
-        mend = "load sch_netem, or take a kernel that has it"
-        raise MachineError(f"this kernel has no netem, and link {link.name} has {', '.join(wanted)}", mend=mend)
-    if direction.rate is None:
-        return ()
-    frame = link.mtu + ETHERNET_HEADER
-    rate, overhead = direction.rate, direction.overhead
-    if fidelity == "burst":  # tbf adds the overhead once to a super-packet that fits into its bucket
-        rate, overhead = without_overhead(rate, frame, overhead), 0
-    bucket = max(frame + overhead, _late_bytes(rate))
-    waiting = max(frame, direction.queue.limit) if direction.queue else U32_MAX
-    return (Tbf(rate=rate, burst=Size(bucket), limit=Size(waiting), overhead=overhead),)
-
-
-def has_netem(ipr: IPRoute) -> bool:
-    """Whether this kernel has it, found out on the loopback of a namespace that has no qdisc there."""
-    loopback = wire.device(ipr, "lo")
-    try:
-        qdisc.install(ipr, loopback, Netem())
-    except MachineError:
-        return False
-    ipr.tc("del", index=loopback, parent=qdisc.ROOT)
-    return True
+    """What `emulator.buckets` can do of it. Raises MachineError where that isn't enough."""
+    return {
+        (link.name, way): bucket(link.name, direction_of(link, way), link.mtu, fidelity)
+        for link in network.links
+        for way in WAYS
+    }
 
 
 def onward(network: Network) -> Mapping[tuple[str, str], Mapping[tuple[str, str], str]]:

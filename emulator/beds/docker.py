@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from emulator.beds.netns import NetnsBed, namespace_name
-from emulator.containers import Container, empty_image
+from emulator.containers import Container, EmptyImage
 from emulator.ledger import Ledger
 from emulator.network import Network
 from emulator.shaping import Fidelity
@@ -30,9 +30,12 @@ class DockerBed(NetnsBed):
     def __init__(self, network: Network, ledger: Ledger, fidelity: Fidelity | None = None, image: str = "") -> None:
         with ExitStack() as guards:
             self._containers: dict[str, Container] = {}
-            of = image or guards.enter_context(empty_image(ledger))
+            if not image:
+                empty = EmptyImage(ledger)
+                guards.callback(empty.close)
+                image = empty.name
             for host in (host.name for host in network.hosts):
-                container = Container(namespace_name(ledger.run_id, host), host, of, ledger)
+                container = Container(namespace_name(ledger.run_id, host), host, image, ledger)
                 guards.callback(container.close)
                 self._containers[host] = container
             theirs = {host: Path(f"/proc/{container.pid}/ns/net") for host, container in self._containers.items()}

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import msgspec
+
+from emulator.beds.docker import DockerBed
 from emulator.beds.netns import NetnsBed, namespace_name
 from emulator.cleaning import remove
 from emulator.errors import BedError, NetworkError
@@ -16,20 +20,31 @@ _PREFIX = "bed-"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
+class _Kept(msgspec.Struct, frozen=True):
+    """What the ledger of a bed says of it."""
+
+    network: dict[str, Any]
+    bed: str
+    exact: bool
+
+
 @dataclass(frozen=True, slots=True)
 class KeptBed:
-    """A bed that is up, by its name."""
+    """A bed that is up, by its name. `bed`: what its hosts are, "netns" or "docker"; a container is called as its namespace.
+    `exact` is as the bed had it."""
 
     name: str
     network: Network
+    bed: str
+    exact: bool
 
     def namespace(self, node: str) -> str:
         """The name of a host's or switch's network namespace."""
         return namespace_name(_PREFIX + self.name, node)
 
 
-def up(name: str, network: Network) -> KeptBed:
-    """Make a bed that nothing but `down` removes. Where it fails half-way, nothing is left.
+def up(name: str, network: Network, bed: str = "netns", image: str = "") -> KeptBed:
+    """Make a bed that nothing but `down` removes; `image` as `DockerBed` has it. Where it fails half-way, nothing is left.
 
     Raises:
         NetworkError: the name is none, or the network has a shape that the bed can't have.
@@ -41,9 +56,9 @@ def up(name: str, network: Network) -> KeptBed:
     if any(bed.name == name for bed in beds()):
         raise BedError(f"a bed called '{name}' is up already")
     with Ledger(_PREFIX + name) as own:
-        NetnsBed(network, own)
-        own.keep(to_dict(network))
-    return KeptBed(name, network)
+        made = DockerBed(network, own, image=image) if bed == "docker" else NetnsBed(network, own)
+        own.keep({"network": to_dict(network), "bed": bed, "exact": made.exact})
+    return KeptBed(name, network, bed, made.exact)
 
 
 def beds() -> tuple[KeptBed, ...]:
@@ -79,4 +94,5 @@ def _ledger(name: str) -> Written:
 
 def _bed(ledger: Written) -> KeptBed:
     assert ledger.kept is not None
-    return KeptBed(ledger.run_id.removeprefix(_PREFIX), from_dict(ledger.kept, str(ledger.path)))
+    said = msgspec.convert(ledger.kept, _Kept)
+    return KeptBed(ledger.run_id.removeprefix(_PREFIX), from_dict(said.network, str(ledger.path)), said.bed, said.exact)

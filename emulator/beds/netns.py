@@ -18,6 +18,7 @@ from typing import Self
 from emulator import qdisc, wire
 from emulator.beds import routing
 from emulator.beds.bed import LinkCounters
+from emulator.buckets import bucket, check_changes
 from emulator.errors import BedError, NetworkError
 from emulator.events import WAYS, Change, Course, Way, direction_of, possible
 from emulator.ledger import Ledger
@@ -25,7 +26,7 @@ from emulator.links import ETHERNET_HEADER, Direction, Link
 from emulator.namespace import FOLDER, Namespace, enter, inside, set_attributes, sysctl
 from emulator.netlink import Device, Netlink
 from emulator.network import Network
-from emulator.qdisc import Nested
+from emulator.qdisc import Stage
 from emulator.routes import along, path_mtus, routes
 from emulator.shaping import (
     Fidelity,
@@ -36,6 +37,7 @@ from emulator.shaping import (
     nic,
     stages,
 )
+from emulator.trials import has_netem
 
 _FIRST_ADDRESS = IPv4Address("10.0.0.1")
 _MOST_HOPS = 255  # what an IP packet's time to live can be
@@ -55,6 +57,7 @@ class NetnsBed:
 
     `fidelity`: None chooses what the network needs (`emulator.shaping.choose_fidelity`). `attached`: the namespace of each
     host whose namespace somebody else made, as a container's, by a file as /proc/PID/ns/net; it has no `eth0` yet.
+    `exact`: False on a kernel without netem, where links are what `emulator.buckets` can do.
 
     Raises:
         NetworkError: the network has a shape this bed can't build.
@@ -78,6 +81,7 @@ class NetnsBed:
         self._ports = _port_names(network)
         self._in_flight = _most_in_flight(network)
         self._cards = network.cards
+        self._attached = frozenset(attached)
         self._carriers: dict[tuple[str, Way], tuple[int, ...]] = {}
         self._needs: dict[tuple[str, Way], Needs] = {}
         self._now: dict[tuple[str, Way], Direction] = {}
@@ -88,6 +92,7 @@ class NetnsBed:
             for node, name in self._names.items():
                 guards.callback(Namespace(name, ledger, attached.get(node)).close)
             guards.callback(self._cut)
+            self.exact = self._is_exact()
             self._build()
             self._guards = guards.pop_all()
 
@@ -127,14 +132,14 @@ class NetnsBed:
         before, self._now[key] = self._now[key], after
         # A netem that is changed begins its draws anew, so each change has others.
         seed = derived_seed(self.network.seed, *key, str(change.at))
-        asked, had = (stages(way, link.mtu, self.fidelity, seed, self._needs[key]) for way in (after, before))
+        asked, had = (self._stages(link, change.way, now, seed) for now in (after, before))
         with self._inside(_WIRES) as ipr:
             for carrier, stage, old in zip(self._carriers[key], asked, had, strict=False):  # no stage: one carrier
                 if stage != old:  # changing a tbf fills its bucket
                     qdisc.change(ipr, carrier, stage)
         source, _ = _ends(link, change.way)
-        card = nic(after, link.mtu)
-        if card and card != nic(before, link.mtu) and (link.name, source) in self._cards:
+        card = self._card(after, link.mtu)
+        if card and card != self._card(before, link.mtu) and (link.name, source) in self._cards:
             with self._inside(source) as ipr:
                 qdisc.change(ipr, wire.device(ipr, self._ports[link.name, source]), card)
 
@@ -146,6 +151,22 @@ class NetnsBed:
     def _inside(self, node: str) -> Iterator[Netlink]:
         with inside(self._names[node]), Netlink() as netlink:
             yield netlink
+
+    def _stages(self, link: Link, way: Way, direction: Direction, seed: int) -> Sequence[Stage]:
+        if self.exact:
+            return stages(direction, link.mtu, self.fidelity, seed, self._needs[link.name, way])
+        check_changes(link.name, possible(link, way, self.network.events), link.mtu, self.fidelity)
+        return bucket(link.name, direction, link.mtu, self.fidelity)
+
+    def _card(self, leaving: Direction, mtu: int) -> Stage | None:
+        card = nic(leaving, mtu)
+        return card.outer if card and not self.exact else card  # such a kernel may have no fq either
+
+    def _is_exact(self) -> bool:
+        from pyroute2 import IPRoute
+
+        with inside(self._names[_WIRES]), IPRoute() as ipr:
+            return has_netem(ipr)
 
     def _build(self) -> None:
         for switch in _switches(self.network):
@@ -168,7 +189,10 @@ class NetnsBed:
         mtus = _mtus(self.network)
         for host in self._addresses:
             with self._inside(host) as ipr:
-                routing.leave_by(ipr, "eth0", {self._addresses[other]: mtu for other, mtu in mtus[host].items()})
+                # Who runs in a namespace of somebody else's may not be allowed to choose.
+                congestion = self.network.tcp.congestion if host in self._attached else None
+                to = {self._addresses[other]: mtu for other, mtu in mtus[host].items()}
+                routing.leave_by(ipr, "eth0", to, congestion)
         self._build_routes()
 
     def _build_switch(self, switch: str) -> None:
@@ -217,12 +241,12 @@ class NetnsBed:
                 seed = derived_seed(self.network.seed, *key)
                 self._now[key] = direction
                 self._needs[key] = needs_of(possible(link, way, self.network.events))
-                qdiscs = stages(direction, link.mtu, self.fidelity, seed, self._needs[key])
+                qdiscs = self._stages(link, way, direction, seed)
                 self._carriers[key] = wire.add_direction(ipr, f"w{number}{way}", into, out_of, qdiscs, link.mtu)
         for node, end, leaving in zip((link.a, link.b), ends, (link.a_to_b, link.b_to_a), strict=True):
-            self._plug_in(node, end, nic(leaving, link.mtu) if (link.name, node) in self._cards else None)
+            self._plug_in(node, end, self._card(leaving, link.mtu) if (link.name, node) in self._cards else None)
 
-    def _plug_in(self, node: str, end: str, card: Nested | None) -> None:
+    def _plug_in(self, node: str, end: str, card: Stage | None) -> None:
         """The end of a cable at a host or a switch."""
         with self._inside(node) as ipr:
             port = wire.device(ipr, end)

@@ -4,6 +4,7 @@ no more, and that address is known beforehand: resolving addresses is not what i
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,27 +49,41 @@ def add_peer(ipr: IPRoute, port: str, address: str) -> None:
     ipr.neigh("add", dst=_PEER, lladdr=address, ifindex=wire.device(ipr, port), state="permanent")
 
 
-def add_route(ipr: IPRoute, to: str, ports: Sequence[str], mtu: int | None = None) -> None:
+def add_route(
+    ipr: IPRoute, to: str, ports: Sequence[str], mtu: int | None = None, congestion: str | None = None
+) -> None:
     """Send what is for `to` (a prefix, or "default") out of one of `ports`, always the same for two hosts (ECMP).
 
-    `mtu`: the largest packet that this host sends there, in bytes, where that is not the port's own MTU.
+    `mtu`: the largest packet that this host sends there, in bytes, where that is not the port's own MTU. `congestion`: the
+    congestion control of its TCP connections there, whatever their programs may choose (RTAX_CC_ALGO, linux/rtnetlink.h).
     """
     hops = [{"gateway": _PEER, "oif": wire.device(ipr, port), "flags": _ONLINK} for port in ports]
-    metrics = {"metrics": {"mtu": mtu}} if mtu else {}
+    metrics = {"metrics": {"mtu": mtu, "cc_algo": congestion}} if mtu or congestion else {}
     if len(hops) == 1:
         ipr.route("add", dst=to, **hops[0], **metrics)
     else:
         ipr.route("add", dst=to, multipath=hops, **metrics)
 
 
-def leave_by(ipr: IPRoute, port: str, mtus: Mapping[str, int]) -> None:
+def leave_by(ipr: IPRoute, port: str, mtus: Mapping[str, int], congestion: str | None = None) -> None:
     """Send all of this host's packets out of `port`; `mtus` says, by address, how large those to the others may be.
 
     A router on the way would drop what is too large for its next link: no host asks there (path MTU discovery) for what is
-    known beforehand.
+    known beforehand. `congestion` is as `add_route` has it.
+
+    Raises:
+        MachineError: this kernel lacks that congestion control.
     """
+    from pyroute2.netlink.exceptions import NetlinkError
+
     least = min(mtus.values(), default=None)
-    add_route(ipr, "default", [port], least)
+    try:
+        add_route(ipr, "default", [port], least, congestion)
+    except NetlinkError as error:
+        if congestion is None or error.code != errno.EINVAL:
+            raise
+        mend = "choose one of /proc/sys/net/ipv4/tcp_available_congestion_control"
+        raise MachineError(f"this kernel has no congestion control {congestion!r}", mend=mend) from None
     for address, mtu in mtus.items():
         if mtu != least:
-            add_route(ipr, f"{address}/32", [port], mtu)
+            add_route(ipr, f"{address}/32", [port], mtu, congestion)

@@ -28,6 +28,7 @@ from emulator.namespace import FOLDER, Namespace, inside, sysctl
 from emulator.network import Network, from_dict, to_dict
 from emulator.qdisc import Nested, Qdisc, Stage
 from emulator.shaping import choose_fidelity
+from emulator.trials import has_netem
 
 if TYPE_CHECKING:
     from pyroute2 import IPRoute
@@ -212,7 +213,7 @@ def _make_box(shaped: Shaped, own: Ledger, guards: ExitStack) -> Shaped:
         guards.callback(own.release, claim)
         guards.callback(wire.remove_device, claim.name)
     with _inside(shaped) as ipr:
-        shaped = replace(shaped, netem=box.has_netem(ipr))
+        shaped = replace(shaped, netem=has_netem(ipr))
     planned, fidelity = shaped.plan(), choose_fidelity(shaped.network)
     doors = {host: Door(shaped.door(host), cable.addresses) for host, cable in shaped.cables.items()}
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)

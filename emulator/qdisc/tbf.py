@@ -24,7 +24,8 @@ class Tbf:
 
     The bucket is sent as time, in ticks of 64 ns and rounded up, not as TCA_TBF_BURST: the time is what the kernel
     reports, so it can be compared. A packet larger than the bucket is dropped. An idle tbf passes a packet in no time:
-    a link it isn't.
+    a link it isn't. After a change the first packet still waits as long as the old settings made it, and a packet's time is cut
+    to whole ns: the lab kernel mends both (lab.patch).
     """
 
     kind: ClassVar[str] = "tbf"

@@ -60,12 +60,28 @@ command.add_command(shape_command)
 @command.command("up", no_args_is_help=True)
 @click.argument("network", metavar="NET")
 @click.option("--name", help="The bed's name; by default the network's.")
+@click.option(
+    "--bed",
+    type=click.Choice(["netns", "docker"]),
+    default="netns",
+    show_default=True,
+    help="What a host of the network is.",
+)
+@click.option("--image", default="", help="The image of a docker bed's containers; an empty one where it isn't said.")
 @_network_options
 @_JSON
-def up_command(network: str, name: str | None, ranks: int | None, settings: tuple[str, ...], as_json: bool) -> None:
-    """Bring NET up on this machine's kernel, to stay until `bed down`. Hosts are network namespaces.
+def up_command(
+    network: str,
+    name: str | None,
+    bed: str,
+    image: str,
+    ranks: int | None,
+    settings: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Bring NET up on this machine's kernel, to stay until `bed down`. Hosts are network namespaces, or containers.
 
-    `tracebed clean` leaves it alone.
+    A container only waits, and what runs in it is up to you (`docker exec`). `tracebed clean` leaves the bed alone.
 
     \b
     Example:
@@ -73,8 +89,10 @@ def up_command(network: str, name: str | None, ranks: int | None, settings: tupl
     """
     from emulator.beds.kept import up
 
+    if image and bed != "docker":
+        raise click.UsageError("--image belongs to --bed docker")
     resolved = _load(network, ranks, settings)
-    _print_beds((up(name or resolved.name, resolved),), as_json)
+    _print_beds((up(name or resolved.name, resolved, bed, image),), as_json)
 
 
 @command.command("down", no_args_is_help=True)
@@ -92,7 +110,7 @@ def down_command(name: str, as_json: bool) -> None:
     from emulator.beds.kept import down
 
     removed = [claim.name for claim in down(name)]
-    click.echo(json.dumps({"removed": removed}) if as_json else f"{name} is down: {len(removed)} namespaces removed")
+    click.echo(json.dumps({"removed": removed}) if as_json else f"{name} is down: {len(removed)} things removed")
 
 
 @command.command("status")
@@ -215,6 +233,7 @@ def _check_host(network: Network, name: str) -> None:
 
 def _print_beds(beds: tuple[KeptBed, ...], as_json: bool) -> None:
     from emulator.beds.netns import addresses
+    from emulator.buckets import STATEMENT
 
     rows = [
         (bed, [(host, address, bed.namespace(host)) for host, address in addresses(bed.network).items()])
@@ -226,6 +245,8 @@ def _print_beds(beds: tuple[KeptBed, ...], as_json: bool) -> None:
             {
                 "name": bed.name,
                 "network": bed.network.name,
+                "bed": bed.bed,
+                "exact": bed.exact,
                 "hosts": [dict(zip(keys, host, strict=True)) for host in hosts],
             }
             for bed, hosts in rows
@@ -233,9 +254,9 @@ def _print_beds(beds: tuple[KeptBed, ...], as_json: bool) -> None:
         click.echo(json.dumps(said))
         return
     for bed, hosts in rows:
-        click.echo(f"{bed.name}: {bed.network.name}, hosts: {len(hosts)}")
+        click.echo(f"{bed.name}: {bed.network.name}, hosts: {len(hosts)}{'' if bed.exact else '; ' + STATEMENT}")
         for host, address, namespace in hosts:
-            click.echo(f"  {host}  {address}  ip netns exec {namespace}")
+            click.echo(f"  {host}  {address}  {'docker exec' if bed.bed == 'docker' else 'ip netns exec'} {namespace}")
     if not rows:
         click.echo("no bed is up")
 

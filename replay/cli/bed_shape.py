@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from emulator.network import Network
     from emulator.qdisc import Qdisc
 
-_NO_NETEM = (
-    "this kernel has no netem: each rate is a token bucket alone, which lets what passes in 1 ms, or one packet, pass at once "
-    "after a pause"
-)
-
 
 @click.command("shape")
 @click.argument("network", metavar="[NET]", required=False)
@@ -64,6 +59,8 @@ def command(
       tracebed bed shape --show
       tracebed bed shape --reset --compose-project lab
     """
+    from emulator.buckets import STATEMENT
+
     if project and containers:
         raise click.UsageError("--compose-project names all containers: leave --container out")
     if (network is not None) + show + reset != 1:
@@ -80,7 +77,7 @@ def command(
         for host, container in _hosts(shaped).items():
             click.echo(f"  {host}  {container}")
         if not shaped.netem:
-            click.echo(_NO_NETEM)
+            click.echo(STATEMENT)
     return 0
 
 
@@ -155,6 +152,7 @@ def _about_shapes(project: str | None, containers: tuple[str, ...], reset: bool,
 def _show(wanted: list[Shaped], as_json: bool) -> int:
     """Status 1 where something is otherwise than asked."""
     from emulator.beds.shaped import show
+    from emulator.buckets import STATEMENT
 
     shown = [(shaped, *show(shaped)) for shaped in wanted]
     right = not any(absent or any(line.differs for line in lines) for _, lines, absent in shown)
@@ -167,7 +165,7 @@ def _show(wanted: list[Shaped], as_json: bool) -> int:
             state = "  was started anew or has ended: not shaped; shape it again" if host in absent else ""
             click.echo(f"  {host}  {container}{state}")
         if not shaped.netem:
-            click.echo(_NO_NETEM)
+            click.echo(STATEMENT)
         _print_lines(lines)
     if not shown:
         click.echo("nothing is shaped")

@@ -50,7 +50,7 @@ def _take_part(ranks: Sequence[int]) -> int:
 
 def _start(plan: RankPlan) -> Process:
     with reach() as channel:
-        return fork(lambda _: report(plan, channel))  # its parent has nothing to say to it
+        return fork(lambda parent: report(plan, channel))
 
 
 def _request() -> Request:

@@ -126,7 +126,8 @@ def _print(network: Network) -> None:
 
     buffer = network.tcp.buffer or "tuned by the kernel"
     click.echo(f"{network.name} ({network.source or 'all from the file'}), seed {network.seed}")
-    click.echo(f"TCP {network.tcp.congestion}, buffers {buffer}; fidelity {choose_fidelity(network)}")
+    congestion = f"{network.tcp.congestion} with ECN" if network.tcp.ecn else network.tcp.congestion
+    click.echo(f"TCP {congestion}, buffers {buffer}; fidelity {choose_fidelity(network)}")
     if network.transport != "tcp":
         click.echo(f"transport {_transport(network)}")
     costs = network.costs

@@ -15,10 +15,12 @@ from emulator.errors import NetworkError
 from emulator.events import timeline
 from emulator.network import Network, load
 from emulator.traffic_schedule import pieces
+from emulator.transport import Costs
 from emulator.units import Duration, Rate
 
 NETWORK = """profile: ethernet-10g
 topology: {star: {hosts: 3}}
+costs: {message: 600 ns, copy: 40 gbit}
 link: {delay: 3 us, jitter: 1 us, queue: 512 KiB, loss: 0.1%}
 links: {host2: {up: {rate: unlimited, queue: unlimited}}}
 events:
@@ -44,7 +46,8 @@ def test_rates_are_divided_times_multiplied_and_bytes_stay(tmp_path: Path) -> No
     before, after = plain.links[0].a_to_b, slow.links[0].a_to_b
     assert after == replace(before, rate=Rate(10**9), delay=Duration(30_000), jitter=Duration(10_000))
     assert slow.links[2].a_to_b.rate is None
-    assert replace(slow, links=plain.links, events=plain.events, traffic=plain.traffic) == plain
+    assert slow.costs == Costs(Duration(6000), Rate(4 * 10**9), None)
+    assert replace(slow, costs=plain.costs, links=plain.links, events=plain.events, traffic=plain.traffic) == plain
 
 
 def test_events_come_later_and_last_longer(tmp_path: Path) -> None:

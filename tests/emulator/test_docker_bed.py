@@ -164,6 +164,25 @@ def test_a_container_that_somebody_removed(run_id: str, address: str) -> None:
     assert containers() == []
 
 
+def test_a_container_that_ends_before_who_is_in_it(run_id: str) -> None:
+    """Docker leaves its cgroups then."""
+    name = f"tb-{run_id}-h1"
+    with Ledger(run_id) as own, DockerBed(star(2), own) as bed:
+        container = docker("inspect", "--format={{.Id}}", name)
+        if not (pid := os.fork()):
+            bed.enter("h1")
+            signal.pause()
+        groups = Path(f"/proc/{pid}/cgroup")
+        while container not in groups.read_text():
+            pass  # it has not entered yet
+        docker("kill", name)
+        docker("wait", name)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert containers() == []
+    assert list(Path("/sys/fs/cgroup").glob(f"**/*{container}*")) == []
+
+
 def test_a_network_that_no_bed_can_have_leaves_no_container(run_id: str) -> None:
     twice = {name: {"rate": "unlimited", "ends": ["h0", "h1"]} for name in ("x", "y")}
     network = from_dict({"hosts": ["h0", "h1"], "links": twice})

@@ -33,7 +33,7 @@ def test_the_directions_of_a_link_have_their_own_delays() -> None:
 
 
 @pytest.mark.parametrize(("fidelity", "size"), [("packet", 30_000_000), ("burst", 300_000_000)])
-@pytest.mark.parametrize("gbit", [1, 10, 100])
+@pytest.mark.parametrize("gbit", [1, 10, 35, 100, 200, 400, 800])
 def test_goodput_is_the_rate_less_what_headers_take(gbit: int, fidelity: str, size: int) -> None:
     found = bulk(size, fidelity, rate=f"{gbit} gbit", delay="5 us")
     (began, before), (ended, after) = found["middle"], found["end"]

@@ -1,5 +1,5 @@
-"""What each parameter of netem does to packets, measured in virtual time in bands that it would leave if it were ignored.
-`qdisc.install` has read every one back from the kernel before."""
+"""What each parameter of netem, and of a queue that marks, does to packets, measured in virtual time in bands that it would leave
+if it were ignored. `qdisc.install` has read every one back from the kernel before."""
 
 from __future__ import annotations
 
@@ -217,6 +217,33 @@ def test_slots_open_after_what_is_drawn(trains: Trains) -> None:
     assert between.std() == pytest.approx(3**-0.5, rel=0.05)
     assert abs(drawn.mean() - 5) < SIGMAS * (1 / count) ** 0.5
     assert drawn.std() == pytest.approx(1, rel=0.06)
+
+
+def test_a_threshold_marks_what_finds_more_than_that_the_packet_being_sent_included(trains: Trains) -> None:
+    """All come at one moment, so each finds as many as came before."""
+    came = trains["threshold"]
+    assert came[:, NUMBER].tolist() == list(range(100))
+    assert came[:, MARK].tolist() == [number > 30 for number in range(100)]
+    assert trains["threshold, can't be marked"][:, NUMBER].tolist() == list(range(31))
+
+
+def test_a_ramp_marks_more_often_as_more_wait(trains: Trains) -> None:
+    """Floyd and Jacobson 1993, section 4: evenly drawn 1 to 1/p packets apart, p from 0 to 10 %; above it, all."""
+    marks = trains["ramp"][:, MARK].astype(bool)
+    assert len(marks) == 2000
+    assert not marks[:501].any()
+    assert marks[1501:].all()
+    random = np.random.default_rng(4)
+    since, bound, model = np.zeros(RUNS), random.random(RUNS), np.empty((1000, RUNS), bool)
+    for step in range(1000):
+        since += 1
+        model[step] = since * 0.1 * step / 1000 >= bound
+        since[model[step]] = 0
+        bound = np.where(model[step], random.random(RUNS), bound)
+    for part in (slice(0, 500), slice(500, 1000)):
+        expected = model[part].sum(axis=0)
+        assert abs(marks[501:1501][part].sum() - expected.mean()) < SIGMAS * expected.std()
+    assert marks[1001:1501].sum() > 2 * marks[501:1001].sum()
 
 
 def test_a_seed_decides_all_but_where_correlated_draws_start(trains: Trains) -> None:

@@ -39,7 +39,8 @@ def test_containers_measure_what_their_shape_asks(needs: Callable[..., None]) ->
     on_wires = 4 * 43 * 8 / (100e6 * 1514 / 1538) * 1e9
     for pair, delays in {"left right": 6_000_000, "right third": 8_000_000}.items():
         assert said["trips"][pair] == pytest.approx([delays + on_wires] * 3, abs=10)
-    assert said["pings"] == pytest.approx([6.032] * 3, abs=0.001)  # ms, asked inside the container: 98 bytes
+    # Asked inside the container: packets of 98 bytes; in ms, which ping cuts to whole us.
+    assert said["pings"] == pytest.approx([6 + 1e3 * 4 * 98 * 8 / (100e6 * 1514 / 1538)] * 3, abs=0.001)
     assert said["pings of others"] == [0.0] * 6
 
     steady = said["steady"]

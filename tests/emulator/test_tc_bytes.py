@@ -55,6 +55,7 @@ NETEMS: Mapping[str, Netem] = {
         slot=Slot(delay=D("5 ms"), jitter=D("1 ms"), packets=8, distribution="normal")
     ),
 }
+IN_NS = "delay 1.5us"
 TBFS: Mapping[str, Tbf] = {
     f"rate {rate} burst {burst} limit 1000000 overhead 24": Tbf(
         rate=R(rate), burst=Size(burst), limit=Size(10**6), overhead=24
@@ -74,7 +75,7 @@ ALIKE: Mapping[str, Qdisc] = {
     "bfifo limit 65536": ByteFifo(Size(65536)),
 }
 LINES = (
-    *(f"netem {line}" for line in NETEMS),
+    *(f"netem {line}" for line in (*NETEMS, IN_NS)),
     *(f"tbf {line}" for line in TBFS),
     *(f"red {line}" for line in REDS),
     *ALIKE,
@@ -136,10 +137,16 @@ def test_netem(said: Said, line: str) -> None:
             assert not any(payload), kind
 
 
-def test_netem_in_ns_which_this_tc_cuts_to_us() -> None:
-    """tc of iproute2 6.1 makes 1 us of 1.5 us, and sends no ns; ours does."""
+def test_netem_in_ns_which_some_tc_cuts(said: Said) -> None:
+    """tc of iproute2 6.1 sends no ns, and makes 15 ticks of 1.5 us, 960 ns. Ours is exact, and so is a tc that sends ns."""
+    theirs = said[f"netem {IN_NS}"]
+    yours = attributes.unpack(theirs[NETEM_HEADER:])
     mine = attributes.unpack(Netem(delay=D("1.5 us")).encode()[NETEM_HEADER:])
     assert struct.unpack("=q", mine[LATENCY64]) == (1500,)
+    if LATENCY64 in yours:
+        assert yours[LATENCY64] == mine[LATENCY64]
+    else:
+        assert struct.unpack_from("=I", theirs) == (15,)
 
 
 @pytest.mark.parametrize("line", TBFS)

@@ -134,6 +134,19 @@ def test_entries_have_draws_of_their_own_from_the_seed(tmp_path: Path) -> None:
     assert next(pieces(other_seed, "host0")).nbytes != first[0].nbytes
 
 
+def test_packets_fit_through_every_link_on_their_way(tmp_path: Path) -> None:
+    path = tmp_path / "net.yaml"
+    path.write_text(
+        "profile: ethernet-10g\ntopology: {star: {hosts: 3}}\nlinks: {host0: {mtu: 9000}, host1: {mtu: 9000}}\ntraffic:\n"
+        "  - constant: {from: host0, to: [host1, host2], rate: 1 gbit, for: 1 ms}\n"
+    )
+    found = list(pieces(load(path), "host0"))
+    for target, mtu in (("host1", 9000), ("host2", 1500)):
+        mine = [piece for piece in found if piece.target == target]
+        assert {piece.nbytes for piece in mine} == {mtu - 28}
+        assert len(mine) == math.ceil(MS / ((mtu + 38) * 8))
+
+
 def test_the_resolved_form_reads_back(tmp_path: Path) -> None:
     net = network(
         tmp_path,

@@ -1,4 +1,4 @@
-"""`trains.py FOLDER [NAME...]`: through each netem of TRAINS, or those named, a train of numbered frames sent at one moment;
+"""`trains.py FOLDER [NAME...]`: through each stage of TRAINS, or those named, a train of numbered frames sent at one moment;
 FOLDER/NAME.npy gets a row for each that arrived: its number, when (ns after all were sent), how many of its bits differ, and
 whether it is marked (ECN)."""
 
@@ -19,22 +19,26 @@ from emulator import qdisc
 from emulator.impairments import ALWAYS, Event, FourState, GilbertElliott
 from emulator.links import DISTRIBUTIONS
 from emulator.namespace import sysctl
+from emulator.network import from_dict
+from emulator.qdisc import Stage
 from emulator.qdisc.netem import Netem, Slot
+from emulator.shaping import ETHERNET_HEADER, stages
 from emulator.units import Duration, Probability, Rate
 from tests.guests.pair import report
 
 COUNT = 10_000
 OVERHEAD = 24
+MTU = 68
 ALWAYS_HAPPENS = Event(Probability(ALWAYS))
 P, D, R = Probability.parse, Duration.parse, Rate.parse
 
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """`count` frames of `size` bytes, which say that they can be marked where `ect`. `netem` is what `before` was changed to,
+    """`count` frames of `size` bytes, which say that they can be marked where `ect`. `stage` is what `before` was changed to,
     where there is one."""
 
-    netem: Netem
+    stage: Stage
     count: int = COUNT
     size: int = 60
     ect: bool = False
@@ -44,6 +48,17 @@ class Train:
 def made(**fields: object) -> Netem:
     """With room for all, and a seed."""
     return Netem(**{"limit": COUNT, "seed": 11, **fields})  # type: ignore[arg-type]
+
+
+def queue(packets: int, **early: object) -> Stage:
+    """What holds back, in front of a slow wire, with room for so many packets of the smallest MTU."""
+    wire = {"ends": ["a", "b"], "rate": "1 mbit", "mtu": MTU, "queue": {"limit": held(packets), **early}}
+    (link,) = from_dict({"hosts": ["a", "b"], "links": {"wire": wire}}).links
+    return stages(link.a_to_b, MTU, "packet", seed=11)[0]
+
+
+def held(packets: int) -> str:
+    return f"{packets * (MTU + ETHERNET_HEADER)} B"
 
 
 FAULTS = {"loss": {}, "duplicate": {}, "corrupt": {}, "reorder": {"delay": D("10 ms")}}
@@ -80,6 +95,12 @@ TRAINS: dict[str, Train] = {
     },
     "jitter correlated 100%, again": Train(
         made(delay=D("10 ms"), jitter=D("1 ms"), delay_correlation=P("100%")), count=10
+    ),
+    "threshold": Train(queue(100, ecn=held(30)), count=200, size=MTU + ETHERNET_HEADER, ect=True),
+    "threshold, can't be marked": Train(queue(100, ecn=held(30)), count=200, size=MTU + ETHERNET_HEADER),
+    "ramp": Train(
+        queue(2000, red={"min": held(500), "max": held(1500), "probability": "10%", "ecn": "true"}),
+        count=2000, size=MTU + ETHERNET_HEADER, ect=True,
     ),
     "slot of packets": Train(made(slot=Slot(min_delay=D("1 ms"), max_delay=D("1 ms"), packets=10)), count=1000),
     "slot of bytes": Train(made(slot=Slot(min_delay=D("1 ms"), max_delay=D("1 ms"), bytes=600)), count=1000, size=100),
@@ -155,9 +176,9 @@ if __name__ == "__main__":
                 (device,) = ipr.link_lookup(ifname=end)
                 ipr.link("set", index=device, state="up")
             (device,) = ipr.link_lookup(ifname="v0")
-            qdisc.install(ipr, device, kind.before or kind.netem)  # which reads it back
+            qdisc.install(ipr, device, kind.before or kind.stage)  # which reads it back
             if kind.before:
-                qdisc.change(ipr, device, kind.netem)
+                qdisc.change(ipr, device, kind.stage)
             np.save(folder / f"{name}.npy", np.array(send(kind), dtype=np.int64).reshape(-1, 4))
             ipr.link("del", index=device)
     report(list(names))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from emulator.ledger import written
 from emulator.namespace import FOLDER
+from tests.dockerd import daemon, docker, make_image
 from tests.guest import ROOT
 
 PROGRAM = [sys.executable, "-c", "from replay.cli.main import main; main()"]
@@ -130,6 +132,7 @@ def test_a_network_that_the_bed_cannot_be_is_refused_in_one_line(tmp_path: Path)
         (("probe", "nothing", "--on", "host"), "no bed called 'nothing' is up"),
         (("probe", "nothing", "--on", "host", "--ranks", "2"), "belong to 'bed up'"),
         (("up", "ethernet-10g", "--name", "a/b"), "not a bed's name"),
+        (("up", "ethernet-10g", "--image", "small"), "--image belongs to --bed docker"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(arguments: tuple[str, ...], why: str) -> None:
@@ -148,7 +151,7 @@ def test_a_bed_stays_until_it_is_taken_down_and_leaves_nothing(plain: str, names
         for number in range(3)
     ]
     up = answer("up", plain, "--name", name)
-    assert up == [{"name": name, "network": "plain", "hosts": hosts}]
+    assert up == [{"name": name, "network": "plain", "bed": "netns", "exact": up[0]["exact"], "hosts": hosts}]
     clean = subprocess.run([*PROGRAM, "clean"], cwd=ROOT, capture_output=True, text=True)
     assert clean.stdout == "nothing to remove\n"
     assert answer("status") == up
@@ -158,6 +161,46 @@ def test_a_bed_stays_until_it_is_taken_down_and_leaves_nothing(plain: str, names
     assert made == {f"tb-bed-{name}-{node}" for node in ("host0", "host1", "host2", "switch", "wires")}
     assert set(answer("down", name)["removed"]) == made
     assert answer("status") == []
+    assert namespaces(name) == set()
+    assert not list(written())
+
+
+@pytest.mark.root
+@pytest.mark.usefixtures("root")
+def test_a_rate_holds_on_a_kernel_without_netem_too(tmp_path: Path, names: tuple[str, str]) -> None:
+    """By buckets, and the bed says so. 100 Mbit/s is what any machine carries."""
+    name, _ = names
+    file = tmp_path / "slow.yaml"
+    file.write_text("topology: {star: {hosts: 2}}\nlink: {rate: 100 mbit, queue: 100 kB}\n")
+    (up,) = answer("up", str(file), "--name", name)
+    said = tracebed("status").stdout
+    assert ("this kernel has no netem" in said) != up["exact"]
+    wires = subprocess.check_output(["tc", "-n", f"tb-bed-{name}-wires", "qdisc"], text=True)
+    assert wires.count("rate 100Mbit") == 4  # two links, both ways
+    assert ("netem" in wires) == up["exact"]
+    file.write_text("topology: {star: {hosts: 2}}\nlink: {rate: 100 mbit, delay: 1 ms}\n")
+    done = tracebed("up", str(file), "--name", f"{name}-slow")
+    if up["exact"]:
+        tracebed("down", f"{name}-slow")
+    assert done.returncode == (0 if up["exact"] else 3)
+    assert up["exact"] or "this kernel has no netem, and link host0 has delay; mend: load sch_netem" in done.stderr
+    assert namespaces(f"{name}-slow") == set()
+
+
+@pytest.mark.root
+@pytest.mark.usefixtures("root")
+def test_a_bed_of_containers_stays_too(plain: str, names: tuple[str, str], needs: Callable[..., None]) -> None:
+    needs("dockerd", "docker", "busybox")
+    name, _ = names
+    with daemon():
+        make_image("small", {"bin/busybox": Path(shutil.which("busybox") or "")})
+        (up,) = answer("up", plain, "--name", name, "--bed", "docker", "--image", "small")
+        assert (up["bed"], up["hosts"][1]["namespace"]) == ("docker", f"tb-bed-{name}-host1")
+        subprocess.run([*PROGRAM, "clean"], cwd=ROOT, check=True)
+        assert "10.0.0.1/32" in docker("exec", f"tb-bed-{name}-host0", "busybox", "ip", "addr", "show", "eth0")
+        assert answer("probe", name, "--on", "host")["right"]
+        answer("down", name)
+        assert docker("ps", "--all", "--quiet") == ""
     assert namespaces(name) == set()
     assert not list(written())
 

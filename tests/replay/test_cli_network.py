@@ -54,6 +54,14 @@ def test_show_names_islands_and_what_a_replay_cannot_do(tmp_path: Path) -> None:
     assert load(again) == load(path)
 
 
+def test_show_says_where_a_queue_marks_and_who_listens(tmp_path: Path) -> None:
+    path = tmp_path / "net.yaml"
+    path.write_text("link: {rate: 10 gbit, queue: {limit: 300 KiB, ecn: 100 KiB}}\ntcp: {ecn: true}\n")
+    shown = _run("show", str(path)).stdout
+    assert "TCP cubic with ECN, buffers tuned by the kernel; fidelity packet" in shown
+    assert "300 KiB, ECN above 100 KiB" in shown
+
+
 def test_show_groups_what_is_alike() -> None:
     done = _run(
         "show", "ethernet-10g", "--ranks", "64", "--set", "links.host2.up.rate=1 gbit", "--set", "link.queue=1 MB"

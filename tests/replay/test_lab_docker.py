@@ -21,6 +21,14 @@ from tests.replay.test_lab_determinism import MEASURED
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab")]
 
+BUSY = """
+profile: ethernet-10g
+topology: {star: {hosts: 4}}
+link: {loss: 0.1%, queue: 200 kB}
+traffic:
+  - constant: {from: host3, to: host0, rate: 1 gbit}
+  - incast: {from: [host1, host2, host3], to: host0, every: 5 ms, size: 16 KiB}
+"""
 REAL_TIME = 0.1
 """What real time may add: the issue's bound."""
 
@@ -38,15 +46,16 @@ def test_the_step_times_of_the_netns_bed(rate: str, delay: str, tmp_path: Path, 
         assert (plain / name).read_bytes() == (boxed / name).read_bytes(), name
 
 
-def test_the_same_bytes_again(tmp_path: Path, needs: Callable[..., None]) -> None:
-    """Four hosts, packets lost, and every element checked."""
+def test_the_same_bytes_with_all_that_a_run_has(tmp_path: Path, needs: Callable[..., None]) -> None:
+    """Packets lost, queues that overflow, background traffic from hosts with and without ranks, every element checked."""
     needs("dockerd")
-    trace = written(overlapping(4, 500_000, steps=2), tmp_path)
-    once, again = (
-        replayed(trace, "ethernet-10g", tmp_path, {"link.loss": "0.1%"}, bed="docker", verify=True)[1] for _ in range(2)
-    )
-    for name in MEASURED:
-        assert (once / name).read_bytes() == (again / name).read_bytes(), name
+    network = tmp_path / "busy.yaml"
+    network.write_text(BUSY)
+    trace = written(overlapping(3, 500_000, steps=2), tmp_path)
+    beds = ("netns", "docker", "docker")
+    plain, once, again = (replayed(trace, network, tmp_path, bed=bed, verify=True)[1] for bed in beds)
+    for name in (*MEASURED, "traffic.csv"):
+        assert (plain / name).read_bytes() == (once / name).read_bytes() == (again / name).read_bytes(), name
 
 
 def test_in_real_time(tmp_path: Path, needs: Callable[..., None]) -> None:
