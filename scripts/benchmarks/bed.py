@@ -5,6 +5,7 @@ it always does. Mininet runs as its own users run it: Python's API, TCLink(use_t
 kernel has no device of the network left. Prints milliseconds a host, and the ratio.
 """
 
+# Debian packages: iproute2 ethtool mininet bridge-utils net-tools telnet iputils-ping
 from __future__ import annotations
 
 import argparse
