@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import click
 
 MOST_NAMES = 6
+_WIDE = 110  # columns in which the host costs fit as well
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -84,11 +86,17 @@ def list_(sources: bool, as_json: bool) -> None:
         for item in said.items():
             table.add_row(*item)
     else:
-        table = _table(*rows[0])
+        wide = shutil.get_terminal_size().columns >= _WIDE
+        if not wide:
+            rows = [{**row, "transport": row["transport"].partition(" ")[0]} for row in rows]
+        shown = [column for column in rows[0] if wide or column not in ("message", "copy")]
+        table = _table(*shown)
         for row in rows:
-            table.add_row(*row.values())
+            table.add_row(*("" if row[column] in ("unlimited", "none") else row[column] for column in shown))
     _write(table)
     if not sources:
+        if not wide:
+            click.echo(f"How it recovers, and what hosts take besides the wire: in {_WIDE} columns, or with --json")
         click.echo("Where each number comes from, and which are assumed: tracebed network list --sources")
 
 
@@ -220,7 +228,7 @@ def _table(*columns: str) -> Table:
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column in ("profile", "rate", "delay", "queue"))
     return table
 
 

@@ -28,6 +28,10 @@ def test_list_shows_every_profile_in_120_columns() -> None:
     for heading in ("rate", "delay", "MTU", "queue", "loss", "transport", "message", "copy"):
         assert heading in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 120
+    narrow = _run("list", columns=80).stdout
+    assert all(name in narrow for name in profiles())
+    assert "message" not in narrow
+    assert max(map(len, narrow.splitlines())) <= 92  # the hints below the table
     sources = _run("list", "--sources").stdout
     assert "assumed" in sources
     assert "The rest: as roce-100." in sources
