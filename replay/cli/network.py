@@ -226,7 +226,7 @@ def _table(*columns: str) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, show_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column in ("profile", "rate", "delay", "queue"))
     return table
