@@ -82,11 +82,11 @@ def prepare(path: Path, what_if: tuple[str, ...], steps: str) -> tuple[Trace, li
 
 
 def not_applied(network: Network) -> tuple[str, ...]:
-    """One line on what the network asks for that a replay can't do yet, and what it does in its place; none where it can."""
+    """What the network asks for that a replay can't do yet, and what it does in its place; nothing where it can."""
     said = ["rdma is not applied yet: kernel TCP carries all"] if network.transport == "rdma" else []
     if network.costs != NO_COSTS:
         said.append("host costs are not applied yet: in virtual time CPU work is free")
-    return (f"{network.name}: {'; '.join(said)}",) if said else ()
+    return tuple(said)
 
 
 def plan_of(request: Request) -> Plan:

@@ -291,7 +291,7 @@ def show(job: Job, runs: list[tuple[Path, Run]], settings: tuple[str, ...] = ())
     ]
     lines += [f"set in every network: {setting}" for setting in settings]
     lines += [f"what if: {statement}" for statement in job.assumed]
-    lines += dict.fromkeys(statement for _, run in runs for statement in run.assumed[len(job.assumed) :])
+    lines += _said_of_runs(job, runs)
     if job.what_if and first.summary and first.summary.recorded_step_ns:
         lines.append("vs recorded: against the job as it was recorded, without the what-ifs")
     if ground == "host":
@@ -300,6 +300,15 @@ def show(job: Job, runs: list[tuple[Path, Run]], settings: tuple[str, ...] = ())
         lines.append(f"verified: {sum(run.summary.verified for _, run in runs if run.summary):,} elements, all right")
     for line in [*lines, *(f"{run.request.network['name']}: {folder}" for folder, run in runs)]:
         console.print(line, soft_wrap=True)
+
+
+def _said_of_runs(job: Job, runs: list[tuple[Path, Run]]) -> list[str]:
+    """What is assumed besides what the job assumes, each once, and of which networks where not of all."""
+    said: dict[str, list[str]] = {}
+    for _, run in runs:
+        for statement in run.assumed[len(job.assumed) :]:
+            said.setdefault(statement, []).append(str(run.request.network["name"]))
+    return [text if len(names) == len(runs) else f"{', '.join(names)}: {text}" for text, names in said.items()]
 
 
 def milliseconds(ns: float) -> str:
