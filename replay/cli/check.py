@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from traces.program import Finding
 
 
 @click.command("check", no_args_is_help=True)
@@ -12,6 +17,8 @@ import click
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(trace: Path, as_json: bool) -> int:
     """Find what is wrong with TRACE, and whether it can be replayed.
+
+    Findings of a kind are one line, with how many there are and the first as an example; --json gives each.
 
     Exit status 0: it can be replayed, though there may be findings to know of; 1: it can't.
 
@@ -31,14 +38,31 @@ def command(trace: Path, as_json: bool) -> int:
         click.echo(msgspec.json.encode(said).decode())
         return 0 if replayable else 1
 
+    if findings:
+        _show(findings)
+    click.echo(f"{trace}: " + ("can be replayed" if replayable else "can't be replayed"))
+    return 0 if replayable else 1
+
+
+def _show(findings: Sequence[Finding]) -> None:
+    """One row for all findings of a kind: how many, at which ranks, and the first of them."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("severity", "finding", "rank", "op", "replay is still right", "what")
+    from traces.checks.said import ranges
+
+    alike: dict[tuple[str, str, bool], list[Finding]] = {}
     for finding in findings:
-        rank, op = (str(number) if number >= 0 else "" for number in (finding.rank, finding.op))
-        table.add_row(finding.severity, finding.code, rank, op, "yes" if finding.replayable else "no", finding.message)
-    if findings:
-        Console().print(table)
-    click.echo(f"{trace}: " + ("can be replayed" if replayable else "can't be replayed"))
-    return 0 if replayable else 1
+        alike.setdefault((finding.severity, finding.code, finding.replayable), []).append(finding)
+    table = Table("severity", "finding")
+    table.add_column("count", justify="right")
+    for heading in ("ranks", "replay is still right", "example"):
+        table.add_column(heading)
+    for (severity, code, is_right), found in alike.items():
+        ranks = ranges({finding.rank for finding in found if finding.rank >= 0})
+        first = found[0]
+        numbers = (("rank", first.rank), ("op", first.op))
+        place = ", ".join(f"{what} {number}" for what, number in numbers if number >= 0)
+        example = f"{place}: {first.message}" if place else first.message
+        table.add_row(severity, code, str(len(found)), ranks, "yes" if is_right else "no", example)
+    Console().print(table)

@@ -13,7 +13,9 @@ import pytest
 
 from replay.cli.main import main
 from tests.conftest import ROOT
+from tests.traces.build import reduce, sync, trace
 from tests.traces.recordings import all_reduce, gloo, kineto, span, step, write_job
+from traces import archive
 
 SAMPLE = ROOT / "traces" / "samples" / "resnet50-ddp.trace"
 EVENTS = [
@@ -76,6 +78,17 @@ def test_a_missing_rank_imports_and_check_says_no(job: Path, tmp_path: Path, cap
     assert tracebed("import", job / "rank-0.json", "-o", made) == 0
     assert tracebed("check", made) == 1
     assert "can't be replayed" in capsys.readouterr().out
+
+
+def test_check_shows_findings_of_a_kind_together(tmp_path: Path, capsys: Capture) -> None:
+    made = tmp_path / "made.trace"
+    archive.write(trace(*[(*sync(reduce(8)), *sync(reduce(0), 2))] * 3), made)
+
+    assert tracebed("check", made) == 0
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if "zero-bytes" in line]
+    assert [cell.strip() for cell in row.split("│")[1:6]] == ["warning", "zero-bytes", "3", "0-2", "yes"]
+    assert tracebed("check", made, "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)["findings"]) == 3
 
 
 @pytest.mark.parametrize("pack", ["gz", "tar.gz"])
