@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def command(trace: Path, as_json: bool) -> int:
     """Find what is wrong with TRACE, and whether it can be replayed.
 
-    Findings of a kind are one line, with how many there are and the first as an example; --json gives each.
+    Findings of a kind are shown together: how many there are, at which ranks, and the first; --json gives each.
 
     Exit status 0: it can be replayed, though there may be findings to know of; 1: it can't.
 
@@ -45,24 +45,17 @@ def command(trace: Path, as_json: bool) -> int:
 
 
 def _show(findings: Sequence[Finding]) -> None:
-    """One row for all findings of a kind: how many, at which ranks, and the first of them."""
-    from rich.console import Console
-    from rich.table import Table
-
+    """Two lines for all findings of a kind: how many, at which ranks; and the first of them."""
     from traces.checks.said import ranges
 
     alike: dict[tuple[str, str, bool], list[Finding]] = {}
     for finding in findings:
         alike.setdefault((finding.severity, finding.code, finding.replayable), []).append(finding)
-    table = Table("severity", "finding")
-    table.add_column("count", justify="right")
-    for heading in ("ranks", "replay is still right", "example"):
-        table.add_column(heading)
     for (severity, code, is_right), found in alike.items():
         ranks = ranges({finding.rank for finding in found if finding.rank >= 0})
+        where = f", rank {ranks}" if ranks else ""
+        verdict = "replay is still right" if is_right else "replay would not be right"
+        click.echo(f"{severity}: {code} ({len(found)}{where}): {verdict}")
         first = found[0]
-        numbers = (("rank", first.rank), ("op", first.op))
-        place = ", ".join(f"{what} {number}" for what, number in numbers if number >= 0)
-        example = f"{place}: {first.message}" if place else first.message
-        table.add_row(severity, code, str(len(found)), ranks, "yes" if is_right else "no", example)
-    Console().print(table)
+        place = [f"{what} {number}" for what, number in (("rank", first.rank), ("op", first.op)) if number >= 0]
+        click.echo("    " + ": ".join((*([", ".join(place)] if place else []), first.message)))

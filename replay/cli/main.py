@@ -22,6 +22,7 @@ COMMANDS = {
     ),
     "info": ("replay.cli.info", "Say what a trace holds: ranks, groups, steps, operations, bytes."),
     "check": ("replay.cli.check", "Find what is wrong with a trace, and whether it can be replayed."),
+    "scale": ("replay.cli.scale", "Make a recorded job larger, smaller or longer, or take names out of it."),
     "network": ("replay.cli.network", "Show networks and profiles as they are resolved."),
     "replay": ("replay.cli.replay", "Run a trace on emulated networks and measure the step time."),
     "compose": ("replay.cli.compose", "Write a compose file that runs a trace on a network, in containers."),

@@ -1,4 +1,4 @@
-"""tracebed import, info and check as a user meets them: exit status, one-line errors, JSON."""
+"""tracebed import, info, check and scale as a user meets them: exit status, one-line errors, JSON."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import io
 import json
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from tests.conftest import ROOT
 from tests.traces.build import reduce, sync, trace
 from tests.traces.recordings import all_reduce, gloo, kineto, span, step, write_job
 from traces import archive
+from traces.program import Finding, StepMark
 
 SAMPLE = ROOT / "traces" / "samples" / "resnet50-ddp.trace"
 EVENTS = [
@@ -85,8 +87,11 @@ def test_check_shows_findings_of_a_kind_together(tmp_path: Path, capsys: Capture
     archive.write(trace(*[(*sync(reduce(8)), *sync(reduce(0), 2))] * 3), made)
 
     assert tracebed("check", made) == 0
-    (row,) = [line for line in capsys.readouterr().out.splitlines() if "zero-bytes" in line]
-    assert [cell.strip() for cell in row.split("│")[1:6]] == ["warning", "zero-bytes", "3", "0-2", "yes"]
+    assert capsys.readouterr().out.splitlines() == [
+        "warning: zero-bytes (3, rank 0-2): replay is still right",
+        "    rank 0, op 2: 1 operations of 0 bytes: they move nothing; the first: all_reduce",
+        f"{made}: can be replayed",
+    ]
     assert tracebed("check", made, "--json") == 0
     assert len(json.loads(capsys.readouterr().out)["findings"]) == 3
 
@@ -191,3 +196,42 @@ def test_files_of_no_known_format_in_a_folder_are_left_out_and_said(job: Path, t
 
     assert tracebed("import", job, "-o", tmp_path / "x.trace", "--json") == 0
     assert [finding["code"] for finding in json.loads(capsys.readouterr().out)["findings"]] == ["skipped-file"]
+
+
+def test_scale_says_what_it_assumes_and_keeps_it_in_the_file(tmp_path: Path, capsys: Capture) -> None:
+    made = tmp_path / "made.trace"
+    arguments = ("--ranks", 6, "--drop-warm-up", 2, "--repeat", 3, "--anonymise", "-o", made)
+
+    assert tracebed("scale", SAMPLE, *arguments) == 0
+    *assumed, last = capsys.readouterr().out.splitlines()
+    assert [line.split(" recorded")[0] for line in assumed] == ["assumed: 6 ranks from 4", "assumed: 2"]
+    assert last == f"{made}: 6 ranks, 6 steps"
+    assert tracebed("scale", SAMPLE, *arguments, "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["world_size"], said["steps"]) == (6, 6)
+    assert [finding["code"] for finding in said["assumed"]] == ["assumed-ranks", "repeated-steps"]
+    assert said["hash"] == archive.trace_hash(made)
+    assert [finding.code for finding in archive.read(made).findings][-2:] == ["assumed-ranks", "repeated-steps"]
+    assert tracebed("check", made) == 0
+
+
+def test_scale_says_nothing_of_what_the_recording_assumed(tmp_path: Path, capsys: Capture) -> None:
+    recorded = tmp_path / "recorded.trace"
+    said = (Finding("assumed-wait", "x", rank=0, op=1), Finding("assumed-wait", "y", rank=3))
+    archive.write(replace(trace(*[(*sync(reduce()), StepMark(0))] * 4), findings=said), recorded)
+
+    assert tracebed("scale", recorded, "--ranks", 2, "-o", tmp_path / "made.trace", "--json") == 0
+    assert [finding["code"] for finding in json.loads(capsys.readouterr().out)["assumed"]] == ["assumed-ranks"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--drop-warm-up", 4], "tracebed: no steps 4:4 (the trace has steps 0:4)"),
+        (["--ranks", 1], "Error: Invalid value for '--ranks': 1 is not in the range x>=2."),
+    ],
+)
+def test_scale_refuses_in_one_line(tmp_path: Path, capsys: Capture, arguments: list[object], said: str) -> None:
+    assert tracebed("scale", SAMPLE, *arguments, "-o", tmp_path / "made.trace") == 2
+    assert capsys.readouterr().err.splitlines()[-1] == said
+    assert not (tmp_path / "made.trace").exists()

@@ -1,0 +1,63 @@
+"""`tracebed scale`: a recorded job with more or fewer ranks or steps, or without names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+
+@click.command("scale", no_args_is_help=True)
+@click.argument("trace", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The .trace to write."
+)
+@click.option("--ranks", type=click.IntRange(min=2), help="Data-parallel ranks of the new job.")
+@click.option("--repeat", type=click.IntRange(min=1), default=1, help="How often the steps are done.")
+@click.option("--drop-warm-up", type=click.IntRange(min=0), default=0, help="Steps to leave out at the start.")
+@click.option("--anonymise", is_flag=True, help="Leave out names of operations, groups, hosts and files.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(
+    trace: Path, output: Path, ranks: int | None, repeat: int, drop_warm_up: int, anonymise: bool, as_json: bool
+) -> int:
+    """Make another job of the one in TRACE: more or fewer ranks, more steps, no warm-up, no names.
+
+    First steps are dropped, then ranks made, then steps repeated. --ranks is for jobs that are data-parallel over all their
+    ranks; each new rank computes and keeps a batch as a recorded one did. What is assumed is said, and is kept in the file as
+    findings.
+
+    \b
+    Example:
+      tracebed scale resnet50.trace --ranks 32 --drop-warm-up 1 --repeat 5 -o resnet50-32.trace
+    """
+    from traces import archive
+    from traces.scale import anonymised, repeated, with_ranks
+    from traces.steps import select
+
+    recorded = archive.read(trace)
+    made = recorded = anonymised(recorded) if anonymise else recorded
+    if drop_warm_up:
+        made = select(made, drop_warm_up, made.step_count)
+    if ranks is not None:
+        made = with_ranks(made, ranks)
+    made = repeated(made, repeat)
+    archive.write(made, output)
+    known = {replace(finding, op=-1) for finding in recorded.findings}
+    assumed = [finding for finding in made.findings if replace(finding, op=-1) not in known]
+    if as_json:
+        import msgspec
+
+        said = {
+            "trace": str(output),
+            "hash": archive.trace_hash(output),
+            "world_size": made.world_size,
+            "steps": made.step_count,
+            "assumed": msgspec.to_builtins(assumed),
+        }
+        click.echo(msgspec.json.encode(said).decode())
+        return 0
+    for finding in assumed:
+        click.echo(f"assumed: {finding.message}")
+    click.echo(f"{output}: {made.world_size} ranks, {made.step_count} steps")
+    return 0
