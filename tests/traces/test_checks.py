@@ -162,6 +162,9 @@ def test_ends_that_are_far_apart_in_a_short_step() -> None:
     quick, slow = trace(job(1_000), job(1_000)), trace(job(10_000), job(10_000))
     assert found(replace(quick, clock_residual_ns={0: 5, 1: 40})) == [("clock-residual", 1, -1)]
     assert found(replace(slow, clock_residual_ns={0: 5, 1: 40})) == []
+    on_one_host = replace(quick, clock_residual_ns={0: 5, 1: 40}, hosts={0: "a", 1: "a"})
+    assert found(on_one_host) == []
+    assert found(replace(on_one_host, hosts={0: "a", 1: "b"})) == [("clock-residual", 1, -1)]
 
 
 def test_ranks_with_different_steps() -> None:
