@@ -34,7 +34,8 @@ def with_ranks(trace: Trace, ranks: int) -> Trace:
 
     New rank r does what the r-th recorded rank did, counted round, so a recording of one rank is enough. all_reduce,
     broadcast and reduce keep their tensors; gather and scatter keep a rank's part; of reduce_scatter and all_gather the whole
-    tensor stays and a rank's part becomes what an equal share is, rounded up as FSDP pads. Recorded times and hosts of the
+    tensor stays, with its padding, and a rank's part becomes an equal share of it, rounded up: FSDP2, which pads each parameter
+    to whole rows, is met to within a row. Recorded times and hosts of the
     old job are left out. What was assumed is a finding of the result.
 
     Raises:
@@ -52,7 +53,7 @@ def with_ranks(trace: Trace, ranks: int) -> Trace:
     text = (
         f"{ranks} ranks from {len(recorded)} recorded of {trace.world_size}: rank r does what recorded rank "
         f"r mod {len(recorded)} did, with as much compute; all_reduce, broadcast and reduce keep their tensors, gather and "
-        "scatter a rank's part, reduce_scatter and all_gather the whole of which a rank has an equal share"
+        "scatter a rank's part, reduce_scatter and all_gather the whole, padding included, of which a rank has an equal share"
     )
     kept = [replace(finding, op=-1) for finding in trace.findings if finding.rank < ranks]
     return replace(

@@ -9,6 +9,7 @@ import pytest
 from tests.traces.build import exchange, reduce, sync, trace
 from traces.checks import check, is_replayable
 from traces.program import Collective, CollectiveKind, Compute, DType, Op, Origin, Recv, Send, StepMark, Trace, Wait
+from traces.steps import select
 
 
 def found(subject: Trace) -> list[tuple[str, int, int]]:
@@ -35,6 +36,16 @@ def test_a_trace_without_communication_is_nothing_to_replay() -> None:
 def test_an_operation_that_only_some_ranks_saw() -> None:
     longer = (*sync(reduce()), *sync(reduce(), 2))
     assert found(trace(longer, sync(reduce()))) == [("op-seen-by-some", 0, 2), ("never-ends", 0, 2)]
+
+
+def test_a_recording_that_began_later_than_the_others() -> None:
+    """As where a profiler's window opens in the middle of a step."""
+    job = (*sync(reduce(1)), *sync(reduce(2), 2), StepMark(0), *sync(reduce(3), 5), StepMark(1))
+    late = (*sync(reduce(2)), StepMark(0), *sync(reduce(3), 3), StepMark(1))
+    said = [finding for finding in check(trace(job, job, late)) if finding.code != "never-ends"]
+    assert [(f.code, f.rank, f.op) for f in said] == [("window-edge", 2, 0)]
+    assert "which has 1 more operations of group '0' before" in said[0].message
+    assert check(select(trace(job, job, late), 1, 2)) == ()
 
 
 def test_ranks_that_start_different_operations() -> None:

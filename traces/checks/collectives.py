@@ -27,6 +27,10 @@ def collectives(trace: Trace) -> Iterator[Finding]:
 def _in_step(group: Group, by_rank: dict[int, list[_Seen]]) -> Iterator[Finding]:
     """Hold the n-th collective of each rank against the others'; a group that is out of order is reported once."""
     longest = max(by_rank, key=lambda rank: len(by_rank[rank]))
+    late = list(_late(group, by_rank, longest))
+    if late:
+        yield from late
+        return
     for position, (index, op) in enumerate(by_rank[longest]):
         absent = [rank for rank, mine in by_rank.items() if position >= len(mine)]
         if absent:
@@ -40,6 +44,23 @@ def _in_step(group: Group, by_rank: dict[int, list[_Seen]]) -> Iterator[Finding]
                 yield error("op-seen-by-some", text, rank=rank, op=own_index)
                 return
         yield from _agree(group, same, longest)
+
+
+def _late(group: Group, by_rank: dict[int, list[_Seen]], longest: int) -> Iterator[Finding]:
+    """Ranks whose recording began later: what they have is the end of what `longest` has, and not its beginning."""
+    whole = _shapes(by_rank[longest])
+    for rank, mine in by_rank.items():
+        shapes, lacking = _shapes(mine), len(whole) - len(mine)
+        if mine and lacking and shapes == whole[lacking:] and shapes != whole[: len(mine)]:
+            text = (
+                f"the recording began later than rank {longest}'s, which has {lacking} more operations of group "
+                f"{group.name!r} before; dropping the first step may mend it (tracebed scale --drop-warm-up 1)"
+            )
+            yield error("window-edge", text, rank=rank, op=mine[0][0])
+
+
+def _shapes(seen: list[_Seen]) -> list[tuple[CollectiveKind, int]]:
+    return [(op.kind, -1 if op.kind is CollectiveKind.ALL_TO_ALL else op_bytes(op)) for _, op in seen]
 
 
 def _agree(group: Group, same: dict[int, _Seen], reference: int) -> Iterator[Finding]:
