@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from replay.plan import lower
 from tests.replay.network import Network, StuckError
 from traces.checks import check, is_replayable
 from traces.errors import TraceError
-from traces.program import Collective, CollectiveKind, Group, Op, Program, Recv, Send, StepMark, Trace, Wait
+from traces.program import Collective, CollectiveKind, DType, Group, Op, Program, Recv, Send, StepMark, Trace, Wait
 
 RANKS = 3
 GROUPS = (
@@ -71,3 +73,41 @@ def test_what_is_found_stuck_is_stuck_and_what_is_not_ends(trace: Trace) -> None
         return  # out of order by kind or root, which lowering refuses
     with pytest.raises(StuckError):
         Network(plan).run()
+
+
+NUMBERS = st.integers(-1, 4)
+SPLITS = st.lists(st.integers(0, 2), max_size=3).map(tuple)
+CHANGES: dict[str, st.SearchStrategy[object]] = {
+    "kind": st.sampled_from(CollectiveKind),
+    "group": NUMBERS,
+    "count": NUMBERS,
+    "root": NUMBERS,
+    "peer": NUMBERS,
+    "tag": NUMBERS,
+    "dtype": st.sampled_from([DType.INT8, DType.FLOAT32]),
+    "reduce_op": st.sampled_from(["sum", "max"]),
+    "send_splits": SPLITS,
+    "recv_splits": SPLITS,
+}
+
+
+@st.composite
+def nearly_right(draw: st.DrawFn) -> Trace:
+    """A job of a few operations, of which some ranks have a field or two changed."""
+    whole = draw(calls())
+    changes = draw(
+        st.dictionaries(st.sampled_from(sorted(CHANGES)), st.sets(st.sampled_from(range(RANKS))), max_size=3)
+    )
+    for field, ranks in changes.items():
+        value = draw(CHANGES[field])
+        for rank in ranks & whole.keys():
+            whole[rank] = [replace(op, **{field: value}) if hasattr(op, field) else op for op in whole[rank]]
+    programs = {rank: Program(rank, (*whole.get(rank, []), StepMark(0))) for rank in range(RANKS)}
+    return Trace(RANKS, GROUPS, programs, 1)
+
+
+@settings(max_examples=1000, deadline=None, derandomize=True)
+@given(nearly_right())
+def test_what_the_checks_let_pass_can_be_lowered(trace: Trace) -> None:
+    if is_replayable(check(trace)):
+        lower(trace)

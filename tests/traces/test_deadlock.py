@@ -106,3 +106,10 @@ def test_ten_thousand_operations_behind_each_other_need_no_deep_stack() -> None:
     """A lane that fills while one rank waits, and then ends in one go."""
     many = [reduce() for _ in range(10_000)]
     assert found(trace([Recv(1, 4), Wait(0), *many], [*many, Send(0, 4)])) == []
+
+
+def test_a_root_outside_its_group_is_waited_for_in_vain() -> None:
+    """Rank 0 has the call too, but not as a member."""
+    call = rooted(BROADCAST, 0, group=1)
+    (said,) = deadlock(trace([call], [Compute(1)], [call], groups=[(1, 2)]))
+    assert said.message == "broadcast (op 0) at rank 2 never ends: nothing at rank 0 is for it; stuck: rank 2"

@@ -128,7 +128,7 @@ class _Run:
 
     def _behind(self, part: _Part) -> _Part | None:
         """What the rank that `part` needs has to end before it can begin its own part. None where it has no such part."""
-        if part.needs not in self._ranks:
+        if part.needs not in self._ranks or part.needs not in part.meeting.ranks:
             return None
         state = self._ranks[part.needs]
         for lane in state.lanes.values():
