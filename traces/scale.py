@@ -35,8 +35,7 @@ def with_ranks(trace: Trace, ranks: int) -> Trace:
     New rank r does what the r-th recorded rank did, counted round, so a recording of one rank is enough. all_reduce,
     broadcast and reduce keep their tensors; gather and scatter keep a rank's part; of reduce_scatter and all_gather the whole
     tensor stays, with its padding, and a rank's part becomes an equal share of it, rounded up: FSDP2, which pads each parameter
-    to whole rows, is met to within a row. Recorded times and hosts of the
-    old job are left out. What was assumed is a finding of the result.
+    to whole rows, is met to within a row. Recorded times and hosts are left out. What was assumed is a finding of the result.
 
     Raises:
         TraceError: the job is not data-parallel over all ranks (the groups are named), a root is no rank of the result, or
