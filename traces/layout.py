@@ -54,6 +54,8 @@ def parse(text: str, ranks: int) -> Layout:
         raise TraceError(f"{product} is {layout.ranks} ranks, not {ranks}", place="--layout")
     if layout.zero > 3:
         raise TraceError(f"zero={layout.zero}: expected a stage of ZeRO, 0 to 3", place="--layout")
+    if layout.zero and layout.dp == 1:
+        raise TraceError(f"zero={layout.zero} shards over data parallel ranks, and there is one", place="--layout")
     return layout
 
 

@@ -43,7 +43,9 @@ _LEFT_OUT = (
 
 
 def synthesize(model: Model, layout: Layout, *, steps: int = 1) -> Trace:
-    """The trace of `steps` steps of `model`. Raises TraceError where the model has fewer units than the layout stages."""
+    """The trace of `steps` steps of `model`. Raises TraceError where the model can't be cut so."""
+    if layout.tp > 1 and all(layer.split == "none" for layer in model.layers):
+        raise TraceError(f"no layer of {model.name} says how tp={layout.tp} splits it", place="--layout")
     stages = _stages(model, layout)
     groups = groups_of(layout)
     programs = {}
@@ -196,7 +198,8 @@ class _Rank:
             self.ops.append(Compute(whole))
             self._busy_ns -= whole
 
-    def _wait(self, op: int) -> None:
+    def wait(self, op: int) -> None:
+        """Stops until operation `op` has ended."""
         self._flush()
         self.ops.append(Wait(op))
 
@@ -237,13 +240,9 @@ class _Rank:
         name = "rest" if unit < 0 else f"unit {unit}"
         return self._collective(CollectiveKind.ALL_GATHER, self._dp, count, name)
 
-    def wait_for(self, op: int) -> None:
-        """Waits for a gathering."""
-        self._wait(op)
-
     def _reduce_activation(self, elements: int, name: str) -> None:
         if self._tp and elements:
-            self._wait(self._collective(CollectiveKind.ALL_REDUCE, self._tp, elements * self._model.batch, name))
+            self.wait(self._collective(CollectiveKind.ALL_REDUCE, self._tp, elements * self._model.batch, name))
 
     def _broadcast_buffers(self) -> None:
         if self._dp is None:
@@ -253,7 +252,7 @@ class _Rank:
         kind, root = CollectiveKind.BROADCAST, self._dp.ranks[0]
         for count, dtype in ((floats, self._model.dtype), (counters, DType.INT64)):
             if count:
-                self._wait(self._start(Collective(kind, self._dp.id, count, dtype, root, name="buffers")))
+                self.wait(self._start(Collective(kind, self._dp.id, count, dtype, root, name="buffers")))
 
     def _send(self, peer: int, elements: int, name: str) -> None:
         group = self._groups[f"pp-{self._me}-{peer}"].id
@@ -263,7 +262,7 @@ class _Rank:
     def _receive(self, peer: int, elements: int, name: str) -> None:
         group = self._groups[f"pp-{peer}-{self._me}"].id
         count = elements * self._model.batch
-        self._wait(self._start(Recv(peer, count, self._model.dtype, group=group, name=name)))
+        self.wait(self._start(Recv(peer, count, self._model.dtype, group=group, name=name)))
 
 
 class _Gathered:
@@ -276,13 +275,13 @@ class _Gathered:
         rest = rank.gather_now(-1) if with_rest else None
         self._next()
         if rest is not None:
-            rank.wait_for(rest)
+            rank.wait(rest)
 
     def use(self, unit: int) -> None:
         """Waits until `unit` is there; nothing is done a second time."""
         op = self._started.pop(unit, None)
         if op is not None:
-            self._rank.wait_for(op)
+            self._rank.wait(op)
             self._next()
 
     def _next(self) -> None:

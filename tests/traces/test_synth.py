@@ -27,7 +27,14 @@ PUBLISHED = {
     "bert-base": (206, 110_106_428, 14),
     "bert-large": (398, 336_226_108, 38),
     "gpt2": (148, 124_439_808, 13),
+    "alexnet": (16, 61_100_840, 4),
+    "vgg19": (38, 143_667_240, 6),
+    "resnet101": (314, 44_549_160, 8),
+    "resnet152": (467, 60_192_808, 10),
+    "gpt2-medium": (292, 354_823_168, 37),
+    "gpt2-xl": (580, 1_557_611_200, 145),
     "llama2-7b": (291, 6_738_415_616, 226),
+    "llama2-70b": (723, 68_976_648_192, None),
     "llama3-8b": (291, 8_030_261_248, None),
     "llama3-70b": (723, 70_553_706_496, None),
 }
@@ -76,9 +83,10 @@ def test_resnet50_communicates_as_the_recorded_job() -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("name", sorted(set(shipped()) - {"llama2-7b", "llama3-8b", "llama3-70b"}))
+@pytest.mark.usefixtures("torch")
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_buckets_are_torch_s_own(name: str) -> None:
-    torch = pytest.importorskip("torch")
+    import torch
     from torch.distributed import _compute_bucket_assignment_by_size
 
     shapes = [layer.tensors for layer in load(name).layers]
@@ -159,6 +167,7 @@ def test_a_pipeline_s_bubble_is_that_of_1f1b() -> None:
         ("dp=3", "dp 3 x tp 1 x pp 1 is 3 ranks, not 8"),
         ("tp=0", "expected a whole number above 0"),
         ("zero=4", "a stage of ZeRO, 0 to 3"),
+        ("tp=8,zero=1", "shards over data parallel ranks"),
         ("cp=2", "expected each of dp, tp, pp, zero, microbatches once"),
     ],
 )
@@ -185,10 +194,12 @@ def test_a_description_that_is_wrong_names_file_and_place(layer: str, said: str)
         parse(text, "x.yaml")
 
 
-def test_too_few_units_for_the_stages_and_unknown_models() -> None:
+def test_what_a_model_can_t_be_cut_into_and_unknown_models() -> None:
     with pytest.raises(TraceError, match="VGG-16 has 0 units, too few for 2 stages"):
         made("vgg16", 2, "pp=2")
-    with pytest.raises(TraceError, match="models: bert-base, "):
+    with pytest.raises(TraceError, match="no layer of VGG-16 says how tp=2 splits it"):
+        made("vgg16", 2, "tp=2")
+    with pytest.raises(TraceError, match="models: alexnet, bert-base, "):
         load("resnet5")
 
 
