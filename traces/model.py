@@ -1,0 +1,159 @@
+"""A model's description (YAML): its layers, their tensors in the order of `parameters()`, and what computing them costs.
+
+Shipped descriptions are in `traces/models/`. A layer's forward pass costs 2 x elements x `uses` floating-point operations a
+sample for each tensor of two or more dimensions (a multiplication and an addition each time a weight is used), plus `flops`
+for what has no weights (attention scores). The backward pass costs twice the forward pass: once for the gradients of the
+inputs, once for those of the weights (PaLM, arXiv 2204.02311, appendix B).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import yaml
+
+from traces.errors import TraceError
+from traces.program import DType
+
+SHIPPED = Path(__file__).parent / "models"
+Split = Literal["none", "column", "row", "vocab"]
+_LARGEST = 64 << 10  # bytes of a description
+_MOST_LAYERS = 10_000
+_MOST_ELEMENTS = 1 << 40  # of a tensor or an activation
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """`tensors` are shapes. `flops` are of a forward pass and a sample, `activation` is elements a sample that leave it.
+
+    `buffers` and `counters` are the elements of floating-point and int64 buffers (batch norm). `unit` numbers the part of the
+    model that FSDP shards together and that a pipeline does not cut; -1 is the rest. `split` says how tensor parallelism
+    divides it (Megatron, arXiv 1909.08053): `column` by outputs, `row` by inputs, `vocab` by words, `none` not at all.
+    """
+
+    name: str
+    tensors: tuple[tuple[int, ...], ...]
+    flops: int
+    activation: int
+    buffers: int
+    counters: int
+    split: Split
+    unit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """`batch` is in samples a rank and pass; `tflops` is what the device really does, 1e12 operations a second."""
+
+    name: str
+    source: str
+    device: str
+    dtype: DType
+    batch: int
+    tflops: float
+    layers: tuple[Layer, ...]
+
+    @property
+    def parameters(self) -> int:
+        """Elements of all tensors."""
+        return sum(math.prod(shape) for layer in self.layers for shape in layer.tensors)
+
+
+class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    tensors: list[str | int] = []
+    uses: str | int = 0
+    flops: int = 0
+    activation: str | int = 0
+    buffers: list[int] = []
+    counters: int = 0
+    split: Split = "none"
+    repeat: int = 0
+    layers: list[_Entry] = []
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    source: str
+    device: str
+    dtype: DType
+    batch: int
+    tflops: float
+    layers: list[_Entry]
+
+
+def shipped() -> list[str]:
+    """Names of the descriptions that come with Tracebed, sorted."""
+    return sorted(path.stem for path in SHIPPED.glob("*.yaml"))
+
+
+def load(name: str) -> Model:
+    """The shipped model `name`, or the description in the file `name`. Raises TraceError, OSError."""
+    if name in shipped():
+        return parse((SHIPPED / f"{name}.yaml").read_text(), f"{name}.yaml")
+    path = Path(name)
+    if not path.is_file():
+        raise TraceError(f"no model or file is called {name!r}", mend=f"models: {', '.join(shipped())}")
+    if path.stat().st_size > _LARGEST:
+        raise TraceError(f"larger than {_LARGEST} bytes: not a model's description", file=name)
+    try:
+        return parse(path.read_text(), name)
+    except UnicodeDecodeError:
+        raise TraceError("not text: expected a model's description in YAML", file=name) from None
+
+
+def parse(text: str, file: str) -> Model:
+    """The model that `text` describes. Raises TraceError naming `file` and the key."""
+    try:
+        plain = yaml.safe_load(text)
+        written = msgspec.convert(plain, _File)
+    except yaml.YAMLError as error:
+        raise TraceError(f"not YAML: {str(error).splitlines()[0]}", file=file) from None
+    except msgspec.ValidationError as error:
+        raise TraceError(str(error), file=file, mend="traces/models/ has examples") from None
+    if not (written.batch > 0 and 0 < written.tflops < math.inf):
+        raise TraceError("batch and tflops must be above 0", file=file)
+    layers: list[Layer] = []
+    units = 0
+    for entry in written.layers:
+        if not entry.repeat:
+            layers.append(_layer(entry, entry.name, -1, file))
+            continue
+        if entry.repeat < 0 or entry.repeat * max(1, len(entry.layers)) + len(layers) > _MOST_LAYERS:
+            raise TraceError(f"repeat {entry.repeat} gives no model of 1 to {_MOST_LAYERS} layers", file=file)
+        for number in range(entry.repeat):
+            layers += [_layer(inner, f"{entry.name}.{number}.{inner.name}", units, file) for inner in entry.layers]
+            units += 1
+    model = Model(
+        written.name, written.source, written.device, written.dtype, written.batch, written.tflops, tuple(layers)
+    )
+    if not model.parameters:
+        raise TraceError("no layer has tensors", file=file, place="layers")
+    return model
+
+
+def _layer(entry: _Entry, name: str, unit: int, file: str) -> Layer:
+    if entry.repeat or entry.layers or min(entry.flops, entry.counters, *entry.buffers) < 0:
+        raise TraceError("expected one layer, with nothing below 0", file=file, place=f"layer {name}")
+    shapes = tuple(_shape(shape, name, file) for shape in entry.tensors)
+    uses = math.prod(_shape(entry.uses, name, file)) if entry.uses else 0
+    weights = sum(math.prod(shape) for shape in shapes if len(shape) > 1)
+    activation = math.prod(_shape(entry.activation, name, file)) if entry.activation else 0
+    return Layer(
+        name, shapes, 2 * weights * uses + entry.flops, activation,
+        sum(entry.buffers), entry.counters, entry.split, unit,
+    )  # fmt: skip
+
+
+def _shape(text: str | int, layer: str, file: str) -> tuple[int, ...]:
+    parts = str(text).split("x")
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 and int(part) for part in parts):
+        raise TraceError(f"{text!r} is no shape: expected sizes as in 64x3x7x7", file=file, place=f"layer {layer}")
+    shape = tuple(int(part) for part in parts)
+    if math.prod(shape) > _MOST_ELEMENTS:
+        raise TraceError(f"{text!r} has more than {_MOST_ELEMENTS} elements", file=file, place=f"layer {layer}")
+    return shape
