@@ -23,7 +23,9 @@ SHIPPED = Path(__file__).parent / "models"
 Split = Literal["none", "column", "row", "vocab"]
 _LARGEST = 64 << 10  # bytes of a description
 _MOST_LAYERS = 10_000
-_MOST_ELEMENTS = 1 << 40  # of a tensor or an activation
+_MOST_ELEMENTS = 1 << 44  # of a tensor, of an activation, of all tensors
+_MOST_FLOPS = 1 << 60
+_MOST_SAMPLES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +65,20 @@ class Model:
         return sum(math.prod(shape) for layer in self.layers for shape in layer.tensors)
 
 
-class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+class _Layer(msgspec.Struct, forbid_unknown_fields=True):
     name: str
-    tensors: list[str | int] = []
-    uses: str | int = 0
+    tensors: list[str] = []
+    uses: str = ""
     flops: int = 0
-    activation: str | int = 0
+    activation: str = ""
     buffers: list[int] = []
     counters: int = 0
     split: Split = "none"
+
+
+class _Entry(_Layer, forbid_unknown_fields=True):
     repeat: int = 0
-    layers: list[_Entry] = []
+    layers: list[_Layer] = []
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -109,14 +114,15 @@ def load(name: str) -> Model:
 def parse(text: str, file: str) -> Model:
     """The model that `text` describes. Raises TraceError naming `file` and the key."""
     try:
-        plain = yaml.safe_load(text)
-        written = msgspec.convert(plain, _File)
-    except yaml.YAMLError as error:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.BaseLoader)):
+            raise TraceError("aliases (*name) are not read", file=file)  # a few could stand for any amount of memory
+        written = msgspec.convert(yaml.load(text, yaml.BaseLoader), _File, strict=False)
+    except (yaml.YAMLError, RecursionError) as error:
         raise TraceError(f"not YAML: {str(error).splitlines()[0]}", file=file) from None
     except msgspec.ValidationError as error:
         raise TraceError(str(error), file=file, mend="traces/models/ has examples") from None
-    if not (written.batch > 0 and 0 < written.tflops < math.inf):
-        raise TraceError("batch and tflops must be above 0", file=file)
+    if not (0 < written.batch <= _MOST_SAMPLES and 0 < written.tflops < math.inf):
+        raise TraceError(f"expected batch from 1 to {_MOST_SAMPLES} and tflops above 0", file=file)
     layers: list[Layer] = []
     units = 0
     for entry in written.layers:
@@ -131,26 +137,31 @@ def parse(text: str, file: str) -> Model:
     model = Model(
         written.name, written.source, written.device, written.dtype, written.batch, written.tflops, tuple(layers)
     )
-    if not model.parameters:
-        raise TraceError("no layer has tensors", file=file, place="layers")
+    if not 0 < model.parameters <= _MOST_ELEMENTS:
+        text = f"{model.parameters} parameters in all layers' tensors: expected 1 to {_MOST_ELEMENTS}"
+        raise TraceError(text, file=file, place="layers")
     return model
 
 
-def _layer(entry: _Entry, name: str, unit: int, file: str) -> Layer:
-    if entry.repeat or entry.layers or min(entry.flops, entry.counters, *entry.buffers) < 0:
-        raise TraceError("expected one layer, with nothing below 0", file=file, place=f"layer {name}")
+def _layer(entry: _Layer, name: str, unit: int, file: str) -> Layer:
     shapes = tuple(_shape(shape, name, file) for shape in entry.tensors)
     uses = math.prod(_shape(entry.uses, name, file)) if entry.uses else 0
     weights = sum(math.prod(shape) for shape in shapes if len(shape) > 1)
     activation = math.prod(_shape(entry.activation, name, file)) if entry.activation else 0
+    flops = 2 * weights * uses + entry.flops
+    if min(entry.flops, entry.counters, *entry.buffers) < 0 or flops > _MOST_FLOPS:
+        raise TraceError(
+            f"expected flops, buffers and counters from 0 to {_MOST_FLOPS}", file=file, place=f"layer {name}"
+        )
+    if sum(entry.buffers) + entry.counters > _MOST_ELEMENTS:
+        raise TraceError(f"buffers of more than {_MOST_ELEMENTS} elements", file=file, place=f"layer {name}")
     return Layer(
-        name, shapes, 2 * weights * uses + entry.flops, activation,
-        sum(entry.buffers), entry.counters, entry.split, unit,
+        name, shapes, flops, activation, sum(entry.buffers), entry.counters, entry.split, unit
     )  # fmt: skip
 
 
-def _shape(text: str | int, layer: str, file: str) -> tuple[int, ...]:
-    parts = str(text).split("x")
+def _shape(text: str, layer: str, file: str) -> tuple[int, ...]:
+    parts = text.split("x")
     if not all(part.isascii() and part.isdigit() and len(part) < 10 and int(part) for part in parts):
         raise TraceError(f"{text!r} is no shape: expected sizes as in 64x3x7x7", file=file, place=f"layer {layer}")
     shape = tuple(int(part) for part in parts)

@@ -36,6 +36,7 @@ from traces.program import (
     Wait,
 )
 
+_LONGEST_STEP_NS = 30 * 86_400 * 10**9
 _LEFT_OUT = (
     "made from a description, not recorded: every device takes equally long; optimizer, data loading, recomputation and the "
     "loss cost nothing; gradients have the parameters' type; tied weights are reduced once"
@@ -46,6 +47,11 @@ def synthesize(model: Model, layout: Layout, *, steps: int = 1) -> Trace:
     """The trace of `steps` steps of `model`. Raises TraceError where the model can't be cut so."""
     if layout.tp > 1 and all(layer.split == "none" for layer in model.layers):
         raise TraceError(f"no layer of {model.name} says how tp={layout.tp} splits it", place="--layout")
+    forward = sum(layer.flops for layer in model.layers) * model.batch * layout.microbatches
+    if 3 * forward / (model.tflops * 1e3) > _LONGEST_STEP_NS:
+        raise TraceError(
+            f"a step of {model.name} takes over 30 days at {model.tflops} TFLOP/s", mend="say a higher rate"
+        )
     stages = _stages(model, layout)
     groups = groups_of(layout)
     programs = {}

@@ -13,7 +13,7 @@ import click
 @click.option("--ranks", required=True, type=click.IntRange(2, 1024), help="How many ranks the job has.")
 @click.option("--layout", "layout_text", default="", help="dp, tp, pp, zero (0-3), microbatches, as in dp=4,tp=2.")
 @click.option("--steps", default=3, show_default=True, type=click.IntRange(1, 1000), help="How many training steps.")
-@click.option("--batch", type=click.IntRange(1, 1 << 20), help="Samples a rank and pass, if not the description's.")
+@click.option("--batch", type=click.IntRange(1, 1 << 16), help="Samples a rank and pass, if not the description's.")
 @click.option(
     "--tflops",
     type=click.FloatRange(0, min_open=True),

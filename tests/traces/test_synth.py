@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -181,11 +182,15 @@ def test_a_layout_that_can_t_be_says_why(text: str, said: str) -> None:
     [
         ("{name: a, tensors: [3x]}", "'3x' is no shape"),
         ("{name: a, tensor: [3]}", "unknown field `tensor`"),
-        ("{name: a, tensors: [3], flops: -1}", "nothing below 0"),
-        ("{name: a}", "no layer has tensors"),
-        ("{name: a, repeat: 2, layers: [{name: b, repeat: 2}]}", "expected one layer"),
+        ("{name: a, tensors: [3], flops: -1}", "expected flops, buffers and counters from 0"),
+        ("{name: a}", "0 parameters in all layers"),
+        ("{name: a, repeat: 2, layers: [{name: b, repeat: 2}]}", "unknown field `repeat`"),
         ("{name: a, repeat: -2}", "gives no model"),
         ("[", "not YAML"),
+        ("[" * 5000, "not YAML"),
+        ("&a {name: a, tensors: [3]}, *a", "aliases"),
+        ("{name: a, tensors: [99999999x9999999]}", "more than 17592186044416 elements"),
+        ("{name: a, tensors: [3], flops: 9999999999999999999999}", "expected flops"),
     ],
 )
 def test_a_description_that_is_wrong_names_file_and_place(layer: str, said: str) -> None:
@@ -199,6 +204,8 @@ def test_what_a_model_can_t_be_cut_into_and_unknown_models() -> None:
         made("vgg16", 2, "pp=2")
     with pytest.raises(TraceError, match="no layer of VGG-16 says how tp=2 splits it"):
         made("vgg16", 2, "tp=2")
+    with pytest.raises(TraceError, match="takes over 30 days"):
+        synthesize(replace(load("vgg16"), tflops=1e-9), layout.Layout(dp=2))
     with pytest.raises(TraceError, match="models: alexnet, bert-base, "):
         load("resnet5")
 
