@@ -67,7 +67,7 @@ def _kernel() -> tuple[Check, ...]:
     try:
         trials = kernel_trials()
     except MachineError as error:
-        return (Check("kernel", False, f"not tried: {_without_mend(error)}", error.mend),)
+        return (Check("kernel", False, f"not tried: {error.why}", error.mend),)
     return tuple(
         Check(trial.name, not trial.why, trial.why or f"works ({trial.purpose})", trial.mend()) for trial in trials
     )
@@ -100,7 +100,7 @@ def _host() -> Check:
         with Ledger(f"doctor-{os.getpid()}") as own, NetnsBed(from_dict(_PROBE), own):
             return Check("host", True, f"Linux {platform.release()} makes namespaces and has netem")
     except MachineError as error:
-        return Check("host", False, _without_mend(error), error.mend)
+        return Check("host", False, error.why, error.mend)
     except BedError as error:
         return Check("host", False, str(error), "replay --on virtual")
 
@@ -134,10 +134,6 @@ def _compose() -> Check:
     return Check(
         "compose", False, "neither docker-compose nor docker's plugin answers", "sudo apt-get install -y docker-compose"
     )
-
-
-def _without_mend(error: MachineError) -> str:
-    return str(error).removesuffix(f"; mend: {error.mend}")
 
 
 def _leftovers() -> Check:

@@ -12,11 +12,11 @@ class NetworkError(ValueError):
 
 
 class MachineError(RuntimeError):
-    """This machine can't do what was asked; `mend` is the line that changes that."""
+    """This machine can't do what was asked; `mend` is the line that changes that, `why` is the message without it."""
 
     def __init__(self, message: str, *, mend: str = "") -> None:
         super().__init__(message + (f"; mend: {mend}" if mend else ""))
-        self.mend = mend
+        self.why, self.mend = message, mend
 
 
 class BedError(RuntimeError):

@@ -108,7 +108,7 @@ def _try(name: str, purpose: str, modules: tuple[str, ...], what: Callable[[], N
     try:
         what()
     except MachineError as error:
-        why = str(error).removesuffix(f"; mend: {error.mend}")
+        why = error.why
     except (BedError, NetlinkError, OSError) as error:
         why = str(error)
     return Trial(name, purpose, why, modules)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from replay.request import FIDELITIES
+from replay.cli.options import FIDELITY, STEPS, VERIFY
 
 
 @click.command("compose", no_args_is_help=True)
@@ -28,15 +28,9 @@ from replay.request import FIDELITIES
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set a key of the network, by its dotted path."
 )
 @click.option("--what-if", "what_if", multiple=True, metavar="NAME=VALUE", help="Change the job first, as replay does.")
-@click.option("--steps", default="", metavar="A:B", help="Only steps A up to but not including B, counted from 0.")
-@click.option(
-    "--fidelity",
-    type=click.Choice(FIDELITIES),
-    default="auto",
-    show_default=True,
-    help="Packet by packet, or bursts where that changes nothing.",
-)
-@click.option("--verify", is_flag=True, help="Send real tensors and check every value that was reduced.")
+@STEPS
+@FIDELITY
+@VERIFY
 @click.option("--json", "as_json", is_flag=True, help="Print the folder and its services as JSON.")
 def command(
     trace: Path,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replay.request import BEDS, FIDELITIES
+from replay.cli.options import FIDELITY, STEPS, VERIFY
+from replay.request import BEDS
 
 if TYPE_CHECKING:
     from threading import Event
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     metavar="NAME=VALUE",
     help="Change the job first: compute=0.1 or compute=128ms.",
 )
-@click.option("--steps", default="", metavar="A:B", help="Only steps A up to but not including B, counted from 0.")
+@STEPS
 @click.option(
     "--on",
     "ground",
@@ -64,13 +65,7 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="The containers' image, of the daemon of DOCKER_HOST; by default an empty one.",
 )
-@click.option(
-    "--fidelity",
-    type=click.Choice(FIDELITIES),
-    default="auto",
-    show_default=True,
-    help="Packet by packet, or bursts where that changes nothing.",
-)
+@FIDELITY
 @click.option(
     "--pcap",
     multiple=True,
@@ -85,7 +80,7 @@ if TYPE_CHECKING:
     metavar="K",
     help="With --on host: run job and network K times slower, for rates that this machine can't carry.",
 )
-@click.option("--verify", is_flag=True, help="Send real tensors and check every value that was reduced.")
+@VERIFY
 @click.option(
     "-o",
     "--output",
