@@ -284,7 +284,7 @@ def _line(ipr: IPRoute, shaped: Shaped, key: Key, planned: Sequence[Stage], devi
     has: list[Qdisc] = []
     differs = ""
     for device, stage in zip(devices, planned, strict=False):  # no stage: one carrier
-        for parent, asked in _places(stage):
+        for asked, _, parent in qdisc.places(stage):
             try:
                 has.append(qdisc.read_back(ipr, device, parent))
                 qdisc.verify(asked, has[-1])
@@ -293,12 +293,6 @@ def _line(ipr: IPRoute, shaped: Shaped, key: Key, planned: Sequence[Stage], devi
     ends = (link.a, link.b) if way == "up" else (link.b, link.a)
     counters = LinkCounters(name, *ends, *wire.count(ipr, devices))
     return Line(way, direction_of(link, way), tuple(has), differs, counters)
-
-
-def _places(stage: Stage) -> Sequence[tuple[int, Qdisc]]:
-    if isinstance(stage, Nested):
-        return (qdisc.ROOT, stage.outer), (qdisc.CLASS, stage.inner)
-    return ((qdisc.ROOT, stage),)
 
 
 def reset(shaped: Shaped) -> tuple[Claim, ...]:

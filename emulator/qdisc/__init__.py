@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -63,16 +63,20 @@ def register() -> None:
         plugins[kind] = opaque
 
 
+def places(stage: Stage) -> Sequence[tuple[Qdisc, int, int]]:
+    """Each qdisc of a stage, with its handle and its parent."""
+    if isinstance(stage, Nested):
+        return (stage.outer, FIRST, ROOT), (stage.inner, SECOND, CLASS)
+    return ((stage, FIRST, ROOT),)
+
+
 def install(ipr: IPRoute, ifindex: int, stage: Stage) -> None:
     """Put `stage` on a device that has no qdisc, and check what the kernel made of it.
 
     Raises MachineError where this kernel doesn't know the kind, BedError where it refuses it or reports something else.
     """
-    if isinstance(stage, Nested):
-        _send(ipr, "add", ifindex, stage.outer)
-        _send(ipr, "add", ifindex, stage.inner, SECOND, CLASS)
-    else:
-        _send(ipr, "add", ifindex, stage)
+    for qdisc, handle, parent in places(stage):
+        _send(ipr, "add", ifindex, qdisc, handle, parent)
 
 
 def change(ipr: IPRoute, ifindex: int, stage: Stage) -> None:
