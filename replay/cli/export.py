@@ -1,0 +1,42 @@
+"""`tracebed export`: a trace in a format of other tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command("export", no_args_is_help=True)
+@click.argument("trace", type=click.Path(path_type=Path))
+@click.option("--to", "name", required=True, help="The format: goal (LogGOPSim, ATLAHS) or smpi-ti (SimGrid).")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The file to write."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(trace: Path, name: str, output: Path, as_json: bool) -> int:
+    """Write TRACE in a format that other tools read.
+
+    What the format can't hold is said. `tracebed import` reads the file again.
+
+    \b
+    Examples:
+      tracebed export resnet50.trace --to goal -o resnet50.goal
+      tracebed export resnet50.trace --to smpi-ti -o resnet50.ti.txt
+      smpirun -np 4 -platform cluster.xml -hostfile hosts -replay resnet50.ti.txt
+    """
+    import json
+
+    from replay.export import export
+    from traces import archive
+
+    data, findings = export(archive.read(trace), name)
+    output.write_bytes(data)
+    if as_json:
+        said = [{"code": f.code, "message": f.message, "severity": f.severity} for f in findings]
+        click.echo(json.dumps({"file": str(output), "format": name, "bytes": len(data), "findings": said}))
+        return 0
+    click.echo(f"{output}: {name}, {len(data)} bytes")
+    for finding in findings:
+        click.echo(f"{finding.code}: {finding.message}")
+    return 0
