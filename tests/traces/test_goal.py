@@ -77,6 +77,7 @@ def test_binary_tree(corpus: Path) -> None:
         ("num_ranks 2\nrank 0 {\nl1: send 5b to 2\n}\n", "line 3: rank 2 of num_ranks 2"),
         ("num_ranks 2\nrank 0 {\nl1: send 5b from 1\n}\n", "line 3: expected `send Nb to RANK`"),
         ("num_ranks 2\nrank 0 {\nl1: recv 5b from 1 tag -1\n}\n", "line 3: a receive of any tag"),
+        ("num_ranks 2\nrank 0 {\nl1: recv 5b from 1 tag 4294967294\n}\n", "line 3: tag 4294967294 is beyond"),
         ("num_ranks 1\nrank 0 {\nl1: calc 1\nl1 requires l2\n}\n", "line 4: nothing in this rank is labelled l2"),
         ("num_ranks 1\nrank 0 {\nl1: calc 1\nl1 requires l1\n}\n", "rank 0: operations follow each other in a circle"),
         ("num_ranks 1\nrank 0 {\nl1: jump 1\n}\n", "line 3: expected calc, send, recv, requires or irequires"),

@@ -25,7 +25,7 @@ from traces.program import Compute, Group, Recv, Send, StepMark, Trace
 
 NAME = "goal"
 MAX_RANKS = 1 << 20
-MAX_TAG = 0xFFFF_FFFE  # 32 bits, and all ones mean any tag
+MAX_TAG = (1 << 31) - 1  # what a .trace holds; GOAL's have 32 bits, all ones for any tag
 
 _SNIFF = re.compile(rb"(?:\s|//[^\n]*\n|/\*.*?\*/)*+num_ranks\s+\d", re.DOTALL)
 _STEP = re.compile(r"\s*// step (\d{1,9}) ends\s*$")
@@ -136,6 +136,8 @@ class _Reader:
             raise self._error(f"rank {peer} of num_ranks {self._world_size}")
         if tag < 0:
             raise self._error("a receive of any tag can't be said in a program", "give messages their tags")
+        if tag > MAX_TAG:
+            raise self._error(f"tag {tag} is beyond {MAX_TAG}")
         return (Send if sends else Recv)(peer, int(found["size"]), tag=tag), found["label"]
 
     def _graph(self, block: _Block) -> Graph:
@@ -182,7 +184,7 @@ def _lines(node: Node, index: int, place: str) -> list[str]:
         head = [f"l{index}: calc {op.ns}"]
     else:
         if not 0 <= op.tag <= MAX_TAG:
-            raise TraceError(f"tag {op.tag} is not from 0 to {MAX_TAG}", place=place, mend="GOAL's tags have 32 bits")
+            raise TraceError(f"tag {op.tag} is not from 0 to {MAX_TAG}", place=place)
         way = "send {}b to {} tag {}" if isinstance(op, Send) else "recv {}b from {} tag {}"
         head = [f"l{index}: {way.format(op.count * op.dtype.itemsize, op.peer, op.tag)}"]
     return [
