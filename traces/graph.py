@@ -6,20 +6,20 @@ what can't come: the order is one in which all ranks together can go on.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 from traces.errors import TraceError
-from traces.program import Compute, Finding, Op, Program, Recv, Send, StepMark, Wait
+from traces.program import Collective, Communication, Compute, Finding, Op, Program, Recv, Send, StepMark, Wait
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
     """An operation of a rank, and the indices of those that it follows: `after` they ended, `beside` they started."""
 
-    op: Compute | Send | Recv | StepMark
+    op: Compute | Communication | StepMark
     after: tuple[int, ...] = ()
     beside: tuple[int, ...] = ()
 
@@ -27,14 +27,18 @@ class Node:
 Graph = tuple[Node, ...]
 
 
-def programs(graphs: Mapping[int, Graph]) -> tuple[dict[int, Program], tuple[Finding, ...]]:
+def programs(
+    graphs: Mapping[int, Graph], groups: Mapping[int, int] | None = None
+) -> tuple[dict[int, Program], tuple[Finding, ...]]:
     """A program of each rank, and what is held back in it. What nothing waits for is waited for at the end.
+
+    `groups`: how many ranks a group has, of those with collectives. Computes of 0 ns only tie others together; left out.
 
     A program keeps its graph's order wherever that can run. TraceError where operations of a rank follow each other in a
     circle; messages without a partner are left to `traces.checks`.
     """
     lines = {rank: _Line(rank, graph) for rank, graph in sorted(graphs.items())}
-    post = _Post()
+    post = _Post(groups or {})
     while True:
         for line in lines.values():
             line.go_on(post)
@@ -83,19 +87,22 @@ class _Line:
         node = self.graph[index]
         self.left -= 1
         self.wait([n for n in node.after if n not in self.moment])
-        if max((self.moment[n] for n in node.after), default=0) < self._stops:
-            self.held_back += not node.beside
-        if isinstance(node.op, Send | Recv):
+        follows = max((self.moment[n] for n in node.after), default=0)
+        self.held_back += follows < self._stops and not node.beside and node.op != Compute(0)
+        if isinstance(node.op, Communication):
             self.at_op[index] = len(self.ops)
+            self.ops.append(node.op)
             self.open.add(index)
-        self.ops.append(node.op)
-        self._free(self._beside[index])
-        if isinstance(node.op, Send | Recv):
+            self._free(self._beside[index])
             post.take(self, index, node.op)
-        else:
+            return
+        if isinstance(node.op, StepMark) or node.op.ns:
+            self.ops.append(node.op)
             self._stops += isinstance(node.op, Compute)
-            self.moment[index] = self._stops
-            self._free(self._after[index])
+            follows = self._stops
+        self.moment[index] = follows
+        self._free(self._beside[index])
+        self._free(self._after[index])
 
     def wait(self, nodes: list[int]) -> None:
         """Stops for messages."""
@@ -118,12 +125,23 @@ class _Line:
 
 
 class _Post:
-    """Brings sends and receives together: a message has ended at both sides when both have started."""
+    """Brings together what ends when all its ranks have started it: a send and its receive, a group's n-th collective."""
 
-    def __init__(self) -> None:
+    def __init__(self, groups: Mapping[int, int]) -> None:
+        self._groups = groups
+        self._calls: Counter[tuple[int, int]] = Counter()  # (rank, group) -> collectives so far
+        self._met: defaultdict[tuple[int, int], list[tuple[_Line, int]]] = defaultdict(list)
         self._waiting: defaultdict[tuple[type, int, int, int], deque[tuple[_Line, int]]] = defaultdict(deque)
 
-    def take(self, line: _Line, index: int, op: Send | Recv) -> None:
+    def take(self, line: _Line, index: int, op: Communication) -> None:
+        if isinstance(op, Collective):
+            self._calls[line.rank, op.group] += 1
+            met = self._met[op.group, self._calls[line.rank, op.group]]
+            met.append((line, index))
+            if len(met) == self._groups[op.group]:
+                for there, member in met:
+                    there.end(member)
+            return
         sender, receiver = (line.rank, op.peer) if isinstance(op, Send) else (op.peer, line.rank)
         other = self._waiting[Recv if isinstance(op, Send) else Send, sender, receiver, op.tag]
         if other:
@@ -135,8 +153,8 @@ class _Post:
 
 
 def _let_go(lines: Mapping[int, _Line]) -> bool:
-    """When nothing goes on: all sends leave, as short messages do before anybody takes them; else no message comes."""
-    for kind in (Send, Recv):
+    """When nothing goes on: all sends leave, as short messages do before anybody takes them; else nothing else comes."""
+    for kind in (Send, Recv, Collective):
         kept = [(line, n) for line in lines.values() for n in sorted(line.open) if isinstance(line.graph[n].op, kind)]
         for line, node in kept:
             line.end(node)

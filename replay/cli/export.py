@@ -23,7 +23,7 @@ def command(trace: Path, name: str, output: Path, as_json: bool) -> int:
     Examples:
       tracebed export resnet50.trace --to goal -o resnet50.goal
       tracebed export resnet50.trace --to smpi-ti -o resnet50.ti.txt
-      smpirun -np 4 -platform cluster.xml -hostfile hosts -replay resnet50.ti.txt
+      echo resnet50.ti.txt > list; smpirun -np 4 -platform cluster.xml -hostfile hosts -replay list
     """
     import json
 

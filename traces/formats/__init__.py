@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from traces.errors import TraceError
 from traces.files import Opened
-from traces.formats import goal, kineto, pytorch_et, smpi
+from traces.formats import chakra, goal, kineto, pytorch_et, smpi
 from traces.program import Trace
 from traces.recording import Recording
 
@@ -39,6 +39,7 @@ _ALL: tuple[Format | ProgramFormat, ...] = (
     Format(kineto.NAME, kineto.sniff, kineto.read),
     Format(pytorch_et.NAME, pytorch_et.sniff, pytorch_et.read),
     ProgramFormat(goal.NAME, goal.sniff, goal.read),
+    ProgramFormat(chakra.NAME, chakra.sniff, chakra.read),
     ProgramFormat(smpi.NAME, smpi.sniff, smpi.read),
 )
 FORMATS = {known.name: known for known in _ALL}

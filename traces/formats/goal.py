@@ -21,7 +21,7 @@ from traces.errors import TraceError
 from traces.files import Opened
 from traces.graph import Graph, Node
 from traces.peers import resolved
-from traces.program import Compute, Group, Recv, Send, StepMark, Trace
+from traces.program import Collective, Compute, Group, Recv, Send, StepMark, Trace
 
 NAME = "goal"
 MAX_RANKS = 1 << 20
@@ -178,6 +178,7 @@ def write(world_size: int, graphs: Mapping[int, Graph]) -> bytes:
 
 def _lines(node: Node, index: int, place: str) -> list[str]:
     op = node.op
+    assert not isinstance(op, Collective)
     if isinstance(op, StepMark):
         head = [f"// step {op.step} ends", f"l{index}: calc 0"]
     elif isinstance(op, Compute):
