@@ -1,17 +1,17 @@
-"""A trace as a file of another tool. What the tool's collectives can't do is lowered to messages by the default algorithms."""
+"""A trace as files of another tool. What the tool's collectives can't do is lowered to messages by the default algorithms."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from replay.messages import graphs, on_world
 from replay.plan import lower
 from traces.errors import TraceError
-from traces.formats import goal, smpi
+from traces.formats import chakra, goal, smpi
 from traces.program import Collective, Finding, Trace
 
-Exported = tuple[bytes, tuple[Finding, ...]]
-"""The file, and what it does not say of the trace."""
+Exported = tuple[bytes | Mapping[str, bytes], tuple[Finding, ...]]
+"""The file, or the files of a folder by name, and what is not said there of the trace."""
 
 
 def export(trace: Trace, name: str) -> Exported:
@@ -26,6 +26,11 @@ def _goal(trace: Trace) -> Exported:
     return data, _lowered(sum(isinstance(op, Collective) for p in trace.programs.values() for op in p.ops))
 
 
+def _chakra(trace: Trace) -> Exported:
+    lower(trace)  # refuses what ranks do not agree on, as for the others
+    return chakra.write(trace)
+
+
 def _smpi(trace: Trace) -> Exported:
     simple, lowered = on_world(trace, lower(trace))
     data, said = smpi.write(simple)
@@ -37,4 +42,4 @@ def _lowered(number: int) -> tuple[Finding, ...]:
     return (Finding("as-messages", text, "info"),) if number else ()
 
 
-_FORMATS: dict[str, Callable[[Trace], Exported]] = {goal.NAME: _goal, smpi.NAME: _smpi}
+_FORMATS: dict[str, Callable[[Trace], Exported]] = {goal.NAME: _goal, chakra.NAME: _chakra, smpi.NAME: _smpi}

@@ -6,13 +6,15 @@ follow each other, and the program goes on beside them until it waits.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from replay.collectives.schedule import Copy
 from replay.collectives.schedule import Send as SendTask
 from replay.plan import Plan, RankPlan, Transfer
-from traces.graph import Graph, Node
-from traces.program import Collective, Compute, Group, Op, Program, Recv, Send, StepMark, Trace, Wait
+from traces.graph import Graph, Growing
+from traces.program import Collective, Group, Op, Program, Recv, Send, Trace, Wait
 
 
 def graphs(plan: Plan) -> dict[int, Graph]:
@@ -21,7 +23,7 @@ def graphs(plan: Plan) -> dict[int, Graph]:
     Point-to-point keeps its tags where those tell messages apart; else its operations' numbers are the tags.
     """
     tags = _tags(plan)
-    return {rank: _Graph(own, tags).graph() for rank, own in plan.ranks.items()}
+    return {rank: _graph(own, tags) for rank, own in plan.ranks.items()}
 
 
 def _tags(plan: Plan) -> dict[int, int]:
@@ -61,50 +63,30 @@ def _tag(transfer: Transfer) -> int:
     return transfer.op.tag
 
 
-class _Graph:
-    """One rank's graph as it grows: `gate` is what the program's next operation follows."""
+def _graph(plan: RankPlan, tags: Mapping[int, int]) -> Graph:
+    growing = Growing()
+    for index, op in enumerate(plan.ops):
+        if isinstance(op, Transfer):
+            growing.start(index, None if op.p2p else op.lane, partial(_messages, growing, op, tags[op.number]))
+        else:
+            growing.go_on(op)
+    return tuple(growing.nodes)
 
-    def __init__(self, plan: RankPlan, tags: dict[int, int]) -> None:
-        self._plan = plan
-        self._tags = tags
-        self._nodes: list[Node] = []
-        self._gate: frozenset[int] = frozenset()
-        self._lanes: dict[int, frozenset[int]] = {}  # what the lane's next operation follows
-        self._ends: dict[int, frozenset[int]] = {}  # by operation: what has ended when it has
-        self._implied: dict[int, frozenset[int]] = {}  # by operation: what it follows, which its end implies
 
-    def graph(self) -> Graph:
-        for index, op in enumerate(self._plan.ops):
-            if isinstance(op, Transfer):
-                self._start(index, op)
-            elif isinstance(op, Wait):
-                self._gate = (self._gate - self._implied[op.op]) | self._ends[op.op]
-            else:
-                self._gate = frozenset({self._add(op, self._gate)})
-        return tuple(self._nodes)
-
-    def _add(self, op: Compute | Send | Recv | StepMark, after: frozenset[int]) -> int:
-        self._nodes.append(Node(op, tuple(sorted(after))))
-        return len(self._nodes) - 1
-
-    def _start(self, index: int, transfer: Transfer) -> None:
-        lane = frozenset() if transfer.p2p else self._lanes.get(transfer.lane, frozenset())
-        follows = self._gate | lane
-        schedule, first = transfer.schedule, self._tags[transfer.number]
-        ends: list[frozenset[int]] = []  # by task: the nodes that have ended when it has
-        for task, number in zip(schedule.tasks, schedule.numbers, strict=True):
-            after = frozenset[int]().union(*(ends[earlier] for earlier in task.after)) if task.after else follows
-            if isinstance(task, Copy):
-                ends.append(after)
-                continue
-            kind = Send if isinstance(task, SendTask) else Recv
-            nbytes = task.count * transfer.call.itemsize
-            ends.append(frozenset({self._add(kind(transfer.ranks[task.peer], nbytes, tag=first + number), after)}))
-        last = [ends[task] for task, dependents in enumerate(schedule.dependents) if not dependents]
-        self._ends[index] = frozenset[int]().union(*last) if last else follows
-        self._implied[index] = follows
-        if not transfer.p2p:
-            self._lanes[transfer.lane] = self._ends[index]
+def _messages(growing: Growing, transfer: Transfer, first: int, follows: frozenset[int]) -> frozenset[int]:
+    """Adds the messages of `transfer`; gives those with which it ends."""
+    schedule = transfer.schedule
+    ends: list[frozenset[int]] = []  # by task: the nodes that have ended when it has
+    for task, number in zip(schedule.tasks, schedule.numbers, strict=True):
+        after = frozenset[int]().union(*(ends[earlier] for earlier in task.after)) if task.after else follows
+        if isinstance(task, Copy):
+            ends.append(after)
+            continue
+        kind = Send if isinstance(task, SendTask) else Recv
+        nbytes = task.count * transfer.call.itemsize
+        ends.append(frozenset({growing.add(kind(transfer.ranks[task.peer], nbytes, tag=first + number), after)}))
+    last = [ends[task] for task, dependents in enumerate(schedule.dependents) if not dependents]
+    return frozenset[int]().union(*last) if last else follows
 
 
 def on_world(trace: Trace, plan: Plan) -> tuple[Trace, int]:

@@ -7,8 +7,9 @@ what can't come: the order is one in which all ranks together can go on.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from heapq import heappop, heappush
 
 from traces.errors import TraceError
@@ -53,6 +54,56 @@ def programs(
             text = f"{line.held_back} operations wait for others that the file lets run beside them"
             findings.append(Finding("serialised", text, rank=line.rank))
     return {rank: Program(rank, tuple(line.ops)) for rank, line in lines.items()}, tuple(findings)
+
+
+class Growing:
+    """A rank's graph as it is made from a program: `gate` is what the program's next operation follows."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self._gate: frozenset[int] = frozenset()
+        self._lanes: dict[int, frozenset[int]] = {}  # what the lane's next operation follows
+        self._ends: dict[int, frozenset[int]] = {}  # by operation: what has ended when it has
+        self._implied: dict[int, frozenset[int]] = {}  # by operation: what it follows, which its end implies
+
+    def add(self, op: Compute | Communication | StepMark, after: frozenset[int], beside: tuple[int, ...] = ()) -> int:
+        """A new node's index."""
+        self.nodes.append(Node(op, tuple(sorted(after)), beside))
+        return len(self.nodes) - 1
+
+    def go_on(self, op: Compute | StepMark | Wait) -> None:
+        """What the program itself does."""
+        if isinstance(op, Wait):
+            self._gate = (self._gate - self._implied[op.op]) | self._ends[op.op]
+        else:
+            self._gate = frozenset({self.add(op, self._gate)})
+
+    def start(self, index: int, lane: int | None, nodes: Callable[[frozenset[int]], frozenset[int]]) -> None:
+        """Operation `index` starts, behind those of its lane: `nodes` takes what it follows, and gives what its end is."""
+        follows = self._gate if lane is None else self._gate | self._lanes.get(lane, frozenset())
+        self._implied[index] = follows
+        self._ends[index] = nodes(follows)
+        if lane is not None:
+            self._lanes[lane] = self._ends[index]
+
+
+def graph_of(program: Program, lanes: Mapping[int, int]) -> Graph:
+    """The graph of `program`; `lanes`: of each group. A lane's collectives are beside each other: they run in this order."""
+    growing = Growing()
+    last: dict[int, tuple[int, ...]] = {}  # of a lane
+    for index, op in enumerate(program.ops):
+        if isinstance(op, Communication):
+            beside = last.get(lanes[op.group], ()) if isinstance(op, Collective) else ()
+            growing.start(index, None, partial(_alone, growing, op, beside))
+            if isinstance(op, Collective):
+                last[lanes[op.group]] = (len(growing.nodes) - 1,)
+        else:
+            growing.go_on(op)
+    return tuple(growing.nodes)
+
+
+def _alone(growing: Growing, op: Communication, beside: tuple[int, ...], after: frozenset[int]) -> frozenset[int]:
+    return frozenset({growing.add(op, after, beside)})
 
 
 class _Line:

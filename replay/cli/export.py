@@ -9,7 +9,7 @@ import click
 
 @click.command("export", no_args_is_help=True)
 @click.argument("trace", type=click.Path(path_type=Path))
-@click.option("--to", "name", required=True, help="The format: goal (LogGOPSim, ATLAHS) or smpi-ti (SimGrid).")
+@click.option("--to", "name", required=True, help="goal (LogGOPSim, ATLAHS), chakra (ASTRA-sim) or smpi-ti (SimGrid).")
 @click.option(
     "-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The file to write."
 )
@@ -31,12 +31,19 @@ def command(trace: Path, name: str, output: Path, as_json: bool) -> int:
     from traces import archive
 
     data, findings = export(archive.read(trace), name)
-    output.write_bytes(data)
+    if isinstance(data, bytes):
+        output.write_bytes(data)
+        size = len(data)
+    else:
+        output.mkdir(parents=True, exist_ok=True)
+        for file, content in data.items():
+            (output / file).write_bytes(content)
+        size = sum(map(len, data.values()))
     if as_json:
         said = [{"code": f.code, "message": f.message, "severity": f.severity} for f in findings]
-        click.echo(json.dumps({"file": str(output), "format": name, "bytes": len(data), "findings": said}))
+        click.echo(json.dumps({"file": str(output), "format": name, "bytes": size, "findings": said}))
         return 0
-    click.echo(f"{output}: {name}, {len(data)} bytes")
+    click.echo(f"{output}: {name}, {size} bytes")
     for finding in findings:
         click.echo(f"{finding.code}: {finding.message}")
     return 0

@@ -148,6 +148,43 @@ def test_tags_that_would_not_tell_messages_apart_are_given_anew() -> None:
     assert again.programs[1].ops[:2] == (Recv(0, 5, tag=0), Recv(0, 6, tag=1))
 
 
+def test_chakra_keeps_collectives_groups_and_what_runs_beside(tmp_path: Path) -> None:
+    byte = DType.UINT8
+    bucket = Collective(CollectiveKind.ALL_REDUCE, 0, 400, byte, name="bucket")
+    shard = Collective(CollectiveKind.REDUCE_SCATTER, 1, 8, byte, name="shard")
+    even = Collective(CollectiveKind.ALL_TO_ALL, 1, 8, byte, name="even")
+    pair = [bucket, Compute(7000, "forward"), Wait(0), shard, Wait(3), even, Wait(5), StepMark(2)]
+    one = [bucket, Compute(9000, "forward"), Wait(0), Recv(0, 5, tag=3, name="p2p"), Wait(3), StepMark(2)]
+    zero = [*pair[:-1], Send(1, 5, tag=3, name="p2p"), Wait(7), StepMark(2)]
+    job = trace(zero, one, pair, groups=[(0, 2)])
+    files, said = export(job, "chakra")
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    again = import_files([tmp_path])
+
+    assert set(files) == {"trace.0.et", "trace.1.et", "trace.2.et", "comm_group.json"}
+    assert again.programs == job.programs
+    assert [group.ranks for group in again.groups] == [(0, 1, 2), (0, 2)]
+    assert said == ()
+    assert [finding.code for finding in again.findings] == ["assumed-reduce-op"]
+
+
+def test_chakra_of_a_recorded_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tracebed("export", SAMPLE, "--to", "chakra", "-o", tmp_path / "et", "--json") == 0
+    said = json.loads(capsys.readouterr().out)["findings"]
+    again, job = import_files([tmp_path / "et"]), archive.read(SAMPLE)
+
+    assert [(f["code"], f["message"].split()[0]) for f in said] == [("lost-dtype", "112"), ("rounded", "191")]
+    for rank, program in again.programs.items():
+        ops = job.programs[rank].ops
+        assert [type(op) for op in program.ops] == [type(op) for op in ops]
+        for mine, theirs in zip(program.ops, ops, strict=True):
+            if isinstance(theirs, Collective):
+                assert (mine.kind, mine.count) == (theirs.kind, theirs.count * theirs.dtype.itemsize)
+            if isinstance(theirs, Compute):
+                assert abs(mine.ns - theirs.ns) <= 500
+
+
 def test_what_smpi_does_not_say_is_said() -> None:
     most = Collective(CollectiveKind.ALL_REDUCE, 0, 10, DType.BFLOAT16, reduce_op="max")
     job = trace(
@@ -165,6 +202,12 @@ def test_a_count_that_smpi_can_not_hold() -> None:
 
     with pytest.raises(TraceError, match="rank 0, op 0: a count of 2147483648 is beyond SMPI's"):
         export(job, "smpi-ti")
+
+
+@pytest.mark.parametrize("name", ["goal", "chakra", "smpi-ti"])
+def test_what_ranks_do_not_agree_on_is_not_written(name: str) -> None:
+    with pytest.raises(TraceError, match="rank 1 has no operation to match it"):
+        export(trace([*sync(Send(1, 5)), StepMark(0)], [Compute(5), StepMark(0)]), name)
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,7 +230,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_a_format_that_can_not_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tracebed("export", SAMPLE, "--to", "kineto", "-o", tmp_path / "x") == 2
-    assert capsys.readouterr().err == "tracebed: can't write 'kineto' (known: goal, smpi-ti)\n"
+    assert capsys.readouterr().err == "tracebed: can't write 'kineto' (known: goal, chakra, smpi-ti)\n"
 
 
 def test_files_of_two_formats_are_not_one_job(tmp_path: Path) -> None:
