@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, Self
 
+from emulator.errors import BedError
 from emulator.qdisc import CLASS, ROOT, attributes
 
 _HEADER = struct.Struct("=IHHII")  # nlmsghdr, linux/netlink.h
@@ -28,6 +30,9 @@ _NUD = {"permanent": 0x80}  # linux/neighbour.h
 _UNICAST = {"table": 254, "proto": 4, "type": 1}  # RT_TABLE_MAIN, RTPROT_STATIC, RTN_UNICAST
 _ADDRESS, _IFNAME, _OPERSTATE, _GROUP, _EXT_MASK = 1, 3, 16, 27, 29  # linux/if_link.h
 _SKIP_STATS = struct.pack("=I", 8)
+_IFF_UP, _IFF_LOOPBACK = 0x1, 0x8  # linux/if.h
+_CARRIES = (0, 6)  # IF_OPER_UNKNOWN, IF_OPER_UP
+_UP_LIMIT_S = 10
 _LARGEST = 1 << 17  # bytes of one answer; the kernel makes none larger than 32 KiB
 
 
@@ -40,6 +45,11 @@ class Device:
     flags: int
     state: int
     address: str
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it was turned on; a loopback doesn't count."""
+        return bool(self.flags & _IFF_UP) and not self.flags & _IFF_LOOPBACK
 
 
 class Netlink:
@@ -213,6 +223,20 @@ class Netlink:
                     return found
                 found.append(data[:length])
                 data = data[length + -length % 4 :]
+
+
+def wait_until_up(netlink: Netlink, where: str, only: Container[str] | None = None) -> None:
+    """Wait for the devices that were turned on, or for `only` these. The kernel notices a device's carrier in its own time
+    (net/core/link_watch.c) and drops packets until then. Raises BedError, which says `where`, after 10 s."""
+    deadline = time.monotonic() + _UP_LIMIT_S
+    while down := [
+        device.name
+        for device in netlink.devices()
+        if device.is_on and device.state not in _CARRIES and (only is None or device.name in only)
+    ]:
+        if time.monotonic() > deadline:
+            raise BedError(f"{where}: device {down[0]} did not come up in {_UP_LIMIT_S} s")
+        time.sleep(0.01)
 
 
 def _given(*attrs: tuple[str, Any]) -> list[tuple[str, Any]]:

@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from emulator.errors import NetworkError
+
 Ends = tuple[str, str]
 
 
@@ -16,6 +18,14 @@ class Shape:
     hosts: tuple[str, ...]
     switches: tuple[str, ...]
     links: Mapping[str, Ends]
+
+
+def check_one_link_each(shape: Shape) -> None:
+    """Hosts have one link each: a bed gives them one port. Raises NetworkError."""
+    for host in shape.hosts:
+        links = sum(host in ends for ends in shape.links.values())
+        if links != 1:
+            raise NetworkError(f"host {host} has {links} links, expected one", key="links")
 
 
 def unreachable(shape: Shape) -> Ends | None:

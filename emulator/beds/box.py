@@ -8,17 +8,16 @@ So the hosts keep their addresses and their neighbours, and stay one network to 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from emulator import steering, wire
 from emulator.buckets import bucket, late_bytes
-from emulator.errors import BedError, NetworkError
 from emulator.events import WAYS, Way, direction_of
 from emulator.namespace import sysctl
+from emulator.netlink import Netlink
 from emulator.network import Network
 from emulator.qdisc import Stage
 from emulator.qdisc.tbf import U32_MAX, Tbf
@@ -33,8 +32,6 @@ Key = tuple[str, Way]
 Plan = Mapping[Key, tuple[Stage, ...]]
 _ANY_CHANGE = Needs(faults=True, delay=True, rate_changes=True, delay_changes=True)
 """What a direction may need later: it is built so that most changes find qdiscs of the kinds that they need."""
-_UP_LIMIT_S = 10
-_IFF_UP = 0x1  # linux/if.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +98,7 @@ def build(
                 wire.add_pair(ipr, port, f"p{number}{end}", link.mtu)
         for way, (into, out_of) in zip(WAYS, (ports, reversed(ports)), strict=True):
             wire.add_direction(ipr, f"w{number}{way}", into, out_of, planned[link.name, way], link.mtu)
-    set_fidelity(ipr, fidelity)
+    set_fidelity(fidelity)
     _build_switches(ipr, network, doors)
 
 
@@ -122,9 +119,10 @@ def _build_switches(ipr: IPRoute, network: Network, doors: Mapping[str, Door]) -
                         steering.redirect(ipr, entry, port(out, switch), receiver, sender)
 
 
-def set_fidelity(ipr: IPRoute, fidelity: Fidelity) -> None:
+def set_fidelity(fidelity: Fidelity) -> None:
     """Whether super-packets pass the devices of this thread's namespace."""
-    names = [name for name, _ in _states(ipr)]
+    with Netlink() as netlink:
+        names = [device.name for device in netlink.devices() if device.is_on]
     wire.set_offloads(names, send=fidelity == "burst", receive=False)
 
 
@@ -136,29 +134,3 @@ def carriers(ipr: IPRoute, network: Network, planned: Plan) -> Mapping[Key, tupl
             inner = [f"w{number}{way}s{stage}" for stage in range(len(planned[link.name, way]) - 1)]
             found[link.name, way] = tuple(wire.device(ipr, name) for name in (*inner, f"w{number}{last}"))
     return found
-
-
-def check_shape(network: Network) -> None:
-    """Hosts have one link each. Raises NetworkError."""
-    for host in network.hosts:
-        links = [link.name for link in network.links if host.name in (link.a, link.b)]
-        if len(links) != 1:
-            raise NetworkError(f"host {host.name} has {len(links)} links, expected one", key="links")
-
-
-def wait_until_up(ipr: IPRoute, devices: Container[str] | None = None) -> None:
-    """Wait for `devices`, or for all that were set up. The kernel notices a device's carrier in its own time
-    (net/core/link_watch.c) and drops packets until then. Raises BedError after 10 s."""
-    deadline = time.monotonic() + _UP_LIMIT_S
-    while down := [name for name, state in _states(ipr, devices) if state not in ("UP", "UNKNOWN")]:
-        if time.monotonic() > deadline:
-            raise BedError(f"device {down[0]} did not come up in {_UP_LIMIT_S} s")
-        time.sleep(0.01)
-
-
-def _states(ipr: IPRoute, devices: Container[str] | None = None) -> Iterator[tuple[str, str]]:
-    """Each device that was set up, with its operational state (RFC 2863)."""
-    for message in ipr.get_links():
-        name = message.get_attr("IFLA_IFNAME")
-        if message["flags"] & _IFF_UP and (devices is None or name in devices):
-            yield name, message.get_attr("IFLA_OPERSTATE")

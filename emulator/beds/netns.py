@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from ipaddress import IPv4Address
@@ -19,15 +18,16 @@ from emulator import qdisc, wire
 from emulator.beds import routing
 from emulator.beds.bed import LinkCounters
 from emulator.buckets import bucket, check_changes
-from emulator.errors import BedError, NetworkError
+from emulator.errors import BedError
 from emulator.events import WAYS, Change, Course, Way, direction_of, possible
 from emulator.ledger import Ledger
 from emulator.links import ETHERNET_HEADER, Direction, Link
 from emulator.namespace import FOLDER, Namespace, enter, inside, set_attributes, sysctl
-from emulator.netlink import Device, Netlink
+from emulator.netlink import Netlink, wait_until_up
 from emulator.network import Network
 from emulator.qdisc import Stage
 from emulator.routes import along, path_mtus, routes
+from emulator.shape import check_one_link_each
 from emulator.shaping import (
     Fidelity,
     Needs,
@@ -47,9 +47,6 @@ RECEIVE_GAP_NS = 8_000
 acknowledges many at once. 8 us is assumed: drivers wait 3 us (rx-usecs in tuned issue 726) to 16 us (sockperf issue 21)
 by default. A message's last packet is handed over at once, for it has the PSH flag."""
 _WIRES = "wires"
-_UP_LIMIT_S = 10
-_IFF_UP, _IFF_LOOPBACK = 0x1, 0x8  # linux/if.h
-_CARRIES = (0, 6)  # IF_OPER_UNKNOWN, IF_OPER_UP
 
 
 class NetnsBed:
@@ -86,7 +83,7 @@ class NetnsBed:
         self._needs: dict[tuple[str, Way], Needs] = {}
         self._now: dict[tuple[str, Way], Direction] = {}
         self._links = {link.name: (number, link) for number, link in enumerate(network.links)}
-        _check_shape(network)
+        check_one_link_each(network.shape)
         with ExitStack() as guards:
             ledger.claim_all("netns", self._names.values())
             for node, name in self._names.items():
@@ -175,7 +172,7 @@ class NetnsBed:
             self._build_link(number, link)
         if self.fidelity == "packet":
             with self._inside(_WIRES) as ipr:
-                names = (device.name for device in ipr.devices() if not device.flags & _IFF_LOOPBACK)
+                names = (device.name for device in ipr.devices() if device.is_on)
                 wire.set_offloads(names, send=False, receive=False)
         for host in self._addresses:
             self._build_host(host)
@@ -183,7 +180,8 @@ class NetnsBed:
             hosts = [self._names[host] for host in self._addresses]
             set_attributes(hosts, "eth0", "gro_flush_timeout", str(RECEIVE_GAP_NS))
         for node in (*self._addresses, *_switches(self.network), _WIRES):
-            self._wait_until_up(node)
+            with self._inside(node) as ipr:
+                wait_until_up(ipr, node)
         for link in self.network.links:
             self._introduce(link)
         mtus = _mtus(self.network)
@@ -278,15 +276,6 @@ class NetnsBed:
             if self.network.tcp.ecn:
                 sysctl("ipv4/tcp_ecn", "1")
 
-    def _wait_until_up(self, node: str) -> None:
-        """The kernel notices a device's carrier in its own time (net/core/link_watch.c) and drops packets until then."""
-        deadline = time.monotonic() + _UP_LIMIT_S
-        with self._inside(node) as ipr:
-            while down := [device.name for device in ipr.devices() if _waits(device)]:
-                if time.monotonic() > deadline:
-                    raise BedError(f"{node}: device {down[0]} did not come up in {_UP_LIMIT_S} s")
-                time.sleep(0.01)
-
     def _buffer(self, floor: int) -> int:
         """Bytes a socket may hold: as asked, or what Linux allows, or twice what the longest path holds."""
         if self.network.tcp.buffer is not None:
@@ -321,14 +310,6 @@ def _port_names(network: Network) -> dict[tuple[str, str], str]:
         for number, link in enumerate(network.links)
         for node in (link.a, link.b)
     }
-
-
-def _check_shape(network: Network) -> None:
-    """A bed needs one port a host."""
-    for host in network.hosts:
-        ports = [link.name for link in network.links if host.name in (link.a, link.b)]
-        if len(ports) != 1:
-            raise NetworkError(f"host {host.name} has {len(ports)} links, expected one", key="links")
 
 
 def _mtus(network: Network) -> Mapping[str, Mapping[str, int]]:
@@ -370,11 +351,6 @@ def _queue_bytes(way: Direction, mtu: int) -> int:
     if way.queue is None:
         return 0
     return way.queue.limit * (mtu + ETHERNET_HEADER if way.queue.unit == "packets" else 1)
-
-
-def _waits(device: Device) -> bool:
-    """Whether a device that was set up does not carry packets yet."""
-    return bool(device.flags & _IFF_UP) and not device.flags & _IFF_LOOPBACK and device.state not in _CARRIES
 
 
 def _quiet() -> None:

@@ -25,8 +25,10 @@ from emulator.events import Way, direction_of
 from emulator.ledger import Claim, Ledger, Written, redescribe, written
 from emulator.links import Direction
 from emulator.namespace import FOLDER, Namespace, inside, sysctl
+from emulator.netlink import Netlink, wait_until_up
 from emulator.network import Network, from_dict, to_dict
 from emulator.qdisc import Nested, Qdisc, Stage
+from emulator.shape import check_one_link_each
 from emulator.shaping import choose_fidelity
 from emulator.trials import has_netem
 
@@ -119,7 +121,7 @@ def _check_whole(found: Shaped, names: Set[str]) -> None:
 
 def _fitted(network: Network, cables: Mapping[str, Cable]) -> Network:
     """The network with the MTU that the containers have."""
-    box.check_shape(network)
+    check_one_link_each(network.shape)
     for key in ("events", "traffic"):
         if getattr(network, key):
             raise NetworkError(f"nobody is there to play {key} while a bed stays shaped: leave them out", key=key)
@@ -183,7 +185,7 @@ def _change(old: Shaped, new: Shaped) -> None:
     redescribe(_ledger(old), _description(new))
     fidelity, before = choose_fidelity(new.network), old.plan()
     with _inside(new) as ipr:
-        box.set_fidelity(ipr, fidelity)
+        box.set_fidelity(fidelity)
         for key, devices in box.carriers(ipr, new.network, new.plan()).items():
             for device, stage, had in zip(devices, new.plan()[key], before[key], strict=False):  # no stage: one carrier
                 if stage != had:  # changing a tbf fills its bucket, and a netem begins its draws anew
@@ -229,9 +231,10 @@ def _make_box(shaped: Shaped, own: Ledger, guards: ExitStack) -> Shaped:
             sysctl(f"ipv6/conf/{name}/disable_ipv6", "1")
             ipr.link("set", index=wire.device(ipr, name), mtu=mtu, state="up")
         wire.set_offloads(names, send=fidelity == "burst", receive=False)
-        box.wait_until_up(ipr, names)
-    with _inside(shaped) as ipr:
-        box.wait_until_up(ipr)
+    with Netlink() as netlink:
+        wait_until_up(netlink, "here", names)
+    with inside(shaped.namespace), Netlink() as netlink:
+        wait_until_up(netlink, shaped.namespace)
     return shaped
 
 
