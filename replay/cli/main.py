@@ -18,9 +18,9 @@ from traces.errors import TraceError
 COMMANDS = {
     "import": (
         "replay.cli.import_",
-        "Turn recordings of a job (Kineto, PyTorch execution traces) and schedules (GOAL, SMPI) into one .trace file.",
+        "Turn recordings of a job (Kineto, PyTorch execution traces) and programs (GOAL, Chakra, SMPI) into one .trace file.",
     ),
-    "export": ("replay.cli.export", "Write a trace as other tools read it (GOAL, SMPI)."),
+    "export": ("replay.cli.export", "Write a trace as other tools read it (GOAL, Chakra, SMPI)."),
     "info": ("replay.cli.info", "Say what a trace holds: ranks, groups, steps, operations, bytes."),
     "check": ("replay.cli.check", "Find what is wrong with a trace, and whether it can be replayed."),
     "network": ("replay.cli.network", "Show networks and profiles as they are resolved."),
