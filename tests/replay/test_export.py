@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import subprocess
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +12,7 @@ import pytest
 from replay.export import export
 from replay.messages import graphs, on_world
 from replay.plan import Transfer, lower
+from tests.replay.simgrid import RATE, simulated_s
 from tests.traces.build import exchange, reduce, sync, trace
 from tests.traces.symbolic import stuck
 from tests.traces.test_commands import SAMPLE, tracebed
@@ -239,37 +237,6 @@ def test_files_of_two_formats_are_not_one_job(tmp_path: Path) -> None:
 
     with pytest.raises(TraceError, match=r"smpi-ti.txt: is smpi-ti, and goal.txt is goal: not of one job"):
         import_files([tmp_path])
-
-
-PLATFORM = """\
-<?xml version='1.0'?>
-<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
-<platform version="4.1">
-  <cluster id="c" prefix="h" radical="0-{last}" suffix="" speed="1Gf" bw="{rate}Bps" lat="10us"/>
-</platform>
-"""
-RATE = 125_000_000
-
-
-def simulated_s(job: Trace, folder: Path) -> float:
-    """How long SimGrid says that `job` takes on hosts of 1 Gbit/s; it fails where SimGrid can't read or end it."""
-    files = {
-        "job.txt": export(job, "smpi-ti")[0].decode(),
-        "list.txt": f"{folder / 'job.txt'}\n",
-        "platform.xml": PLATFORM.format(last=job.world_size - 1, rate=RATE),
-        "hosts": "".join(f"h{rank}\n" for rank in range(job.world_size)),
-    }
-    for name, text in files.items():
-        (folder / name).write_text(text)
-    where = ("-platform", folder / "platform.xml", "-hostfile", folder / "hosts", "-replay", folder / "list.txt")
-    done = subprocess.run(
-        ["smpirun", "-np", str(job.world_size), *where],
-        capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "TMPDIR": str(folder)},
-    )  # fmt: skip
-    found = re.search(r"Simulation time ([\d.]+)", done.stdout + done.stderr)
-    assert done.returncode == 0, done.stderr
-    assert found, done.stderr
-    return float(found[1])
 
 
 def test_simgrid_runs_every_collective(tmp_path: Path, needs: Callable[..., None]) -> None:
