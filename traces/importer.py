@@ -10,7 +10,7 @@ from pathlib import Path
 
 from traces import clocks, formats
 from traces.errors import TraceError
-from traces.files import open_all
+from traces.files import Opened, open_all
 from traces.peers import resolved
 from traces.program import Finding, Group, Program, Source, StepMark, Trace
 from traces.pytorch.calls import UNKNOWN, Call
@@ -41,17 +41,35 @@ def import_files(
     read.
     """
     recordings: list[Recording] = []
+    written: list[Opened] = []  # files that hold programs, all in the format `holds`
+    holds: formats.ProgramFormat | None = None
     sources: list[Source] = []
     findings: list[Finding] = []
     for opened in open_all(paths):
         known = formats.choose(opened.data, format_name)
-        if known is not None:
+        if (
+            known is not None
+            and sources
+            and sources[-1].format != known.name
+            and (holds or isinstance(known, formats.ProgramFormat))
+        ):
+            text = f"is {known.name}, and {sources[-1].name} is {sources[-1].format}: not of one job"
+            raise TraceError(text, file=opened.name)
+        if isinstance(known, formats.ProgramFormat):
+            holds = known
+            written.append(opened)
+        elif known is not None:
             recordings.append(known.read(opened.data, opened.name))
-            sources.append(Source(opened.name, opened.sha256, known.name))
         elif opened.is_named:
             raise TraceError("not a recording in a known format", file=opened.name, mend=_KNOWN)
         else:
             findings.append(Finding("skipped-file", f"{opened.name} is in no known format and was left out", "info"))
+            continue
+        sources.append(Source(opened.name, opened.sha256, known.name))
+    if holds is not None:
+        trace = holds.read(written)
+        said = (*findings, *trace.findings)
+        return replace(trace, sources=tuple(sources), findings=said, provenance=dict(provenance or {}))
     if not recordings:
         raise TraceError("no recording in a known format", file=", ".join(map(str, paths)), mend=_KNOWN)
     ranks_of = _ranks_of(recordings)

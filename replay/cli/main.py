@@ -18,9 +18,10 @@ from traces.errors import TraceError
 COMMANDS = {
     "import": (
         "replay.cli.import_",
-        "Turn recordings of a job (Kineto, PyTorch execution traces) into one .trace file.",
+        "Turn recordings of a job (Kineto, PyTorch execution traces) and programs (GOAL, Chakra, SMPI) into one .trace file.",
     ),
     "synth": ("replay.cli.synth", "Make a trace from a model's description and a parallel layout."),
+    "export": ("replay.cli.export", "Write a trace as other tools read it (GOAL, Chakra, SMPI)."),
     "info": ("replay.cli.info", "Say what a trace holds: ranks, groups, steps, operations, bytes."),
     "check": ("replay.cli.check", "Find what is wrong with a trace, and whether it can be replayed."),
     "scale": ("replay.cli.scale", "Make a recorded job larger, smaller or longer, or take names out of it."),

@@ -182,8 +182,9 @@ def test_files_that_are_not_there(tmp_path: Path, capsys: Capture) -> None:
 
 
 def test_a_format_that_is_not_known(job: Path, tmp_path: Path, capsys: Capture) -> None:
-    assert tracebed("import", job, "-o", tmp_path / "x", "--format", "goal") == 2
-    assert capsys.readouterr().err == "tracebed: unknown format 'goal' (known: kineto, pytorch-et)\n"
+    assert tracebed("import", job, "-o", tmp_path / "x", "--format", "paje") == 2
+    known = "kineto, pytorch-et, goal, chakra, smpi-ti"
+    assert capsys.readouterr().err == f"tracebed: unknown format 'paje' (known: {known})\n"
 
 
 def test_a_rank_that_is_given_twice(job: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -1,12 +1,17 @@
-"""Foreign formats, one file each: NAME, `sniff(head)` and `read(data, file)`. Adding one is a file and a line here."""
+"""Foreign formats, one file each: NAME, `sniff(head)` and `read`. Adding one is a file and a line here.
+
+Most hold one rank's recording, from which a program still has to be found; some hold programs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from traces.errors import TraceError
-from traces.formats import kineto, pytorch_et
+from traces.files import Opened
+from traces.formats import chakra, goal, kineto, pytorch_et, smpi
+from traces.program import Trace
 from traces.recording import Recording
 
 _HEAD_BYTES = 1 << 14
@@ -14,23 +19,33 @@ _HEAD_BYTES = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format this package can read."""
+    """A format in which each file is a recording of one rank."""
 
     name: str
     sniff: Callable[[bytes], bool]
     read: Callable[[bytes, str], Recording]
 
 
-FORMATS = {
-    known.name: known
-    for known in (
-        Format(kineto.NAME, kineto.sniff, kineto.read),
-        Format(pytorch_et.NAME, pytorch_et.sniff, pytorch_et.read),
-    )
-}
+@dataclass(frozen=True, slots=True)
+class ProgramFormat:
+    """A format that holds programs; `read` takes all files of the job and leaves the sources out."""
+
+    name: str
+    sniff: Callable[[bytes], bool]
+    read: Callable[[Sequence[Opened]], Trace]
 
 
-def choose(data: bytes, name: str | None = None) -> Format | None:
+_ALL: tuple[Format | ProgramFormat, ...] = (
+    Format(kineto.NAME, kineto.sniff, kineto.read),
+    Format(pytorch_et.NAME, pytorch_et.sniff, pytorch_et.read),
+    ProgramFormat(goal.NAME, goal.sniff, goal.read),
+    ProgramFormat(chakra.NAME, chakra.sniff, chakra.read),
+    ProgramFormat(smpi.NAME, smpi.sniff, smpi.read),
+)
+FORMATS = {known.name: known for known in _ALL}
+
+
+def choose(data: bytes, name: str | None = None) -> Format | ProgramFormat | None:
     """The format called `name`, or else the one that the content shows; None where it shows none. Raises TraceError."""
     if name is not None and name not in FORMATS:
         raise TraceError(f"unknown format {name!r}", mend=f"known: {', '.join(FORMATS)}")

@@ -1,0 +1,89 @@
+"""Damaged schedules are one-line errors, or traces that can be kept: never a traceback."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from replay.export import export
+from tests.traces.test_commands import SAMPLE
+from traces import archive
+from traces.errors import TraceError
+from traces.files import Opened
+from traces.formats import FORMATS, ProgramFormat
+from traces.program import Trace
+
+MUTATIONS = 20_000
+
+
+def damaged(data: bytes, dice: random.Random) -> bytes:
+    """`data` with some lines or bytes changed, doubled, swapped or left out."""
+    lines = data.split(b"\n")
+    for _ in range(dice.randint(1, 4)):
+        at = dice.randrange(len(lines))
+        lines[at] = dice.choice(_WAYS)(lines[at], dice.choice(lines), dice)
+    return b"\n".join(lines)
+
+
+_NUMBERS = (b"-1", b"99999999999999999", b"1e400", b"x", b"\xff")
+_ENDS = (b"/*", b" //", b"{", b"}", b" 5", b"\x00")
+_WAYS: tuple[Callable[[bytes, bytes, random.Random], bytes], ...] = (
+    lambda line, other, dice: b"",
+    lambda line, other, dice: other,
+    lambda line, other, dice: line[: dice.randint(0, 20)],
+    lambda line, other, dice: line.replace(b"1", dice.choice(_NUMBERS)),
+    lambda line, other, dice: b" ".join(sorted(line.split(b" "), key=lambda word: dice.random())),
+    lambda line, other, dice: line + dice.choice(_ENDS),
+)
+
+
+@pytest.mark.parametrize("name", ["goal", "smpi-ti"])
+def test_damage_is_never_a_traceback(name: str, tmp_path: Path) -> None:
+    known = FORMATS[name]
+    assert isinstance(known, ProgramFormat)
+    data = _short(export(archive.read(SAMPLE), name)[0], name)
+    dice = random.Random(f"damage {name}")
+    kept = refused = 0
+    for _ in range(MUTATIONS):
+        try:
+            trace: Trace = known.read([Opened("x", damaged(data, dice), "", True)])
+            if kept % 20 == 0:  # writing takes longer than reading
+                archive.write(trace, tmp_path / "x.trace")
+            kept += 1
+        except TraceError:
+            refused += 1
+    assert kept > MUTATIONS // 100
+    assert refused > MUTATIONS // 10
+
+
+@pytest.mark.corpus
+def test_a_damaged_chakra_file_is_never_a_traceback(corpus: Path) -> None:
+    name = "astra-sim/examples/system/custom_collectives/custom_ring_allreduce_8npus_1MB/custom_allreduce.1.et"
+    data = (corpus / name).read_bytes()
+    known, dice = FORMATS["chakra"], random.Random("damage chakra")
+    assert isinstance(known, ProgramFormat)
+    nodes = b"\x07\x0a\x050.0.4" + data[26_717:]  # what lies behind the metadata, which holds the whole MSCCL program
+    kept = refused = 0
+    for _ in range(MUTATIONS):
+        bad = bytearray(nodes)
+        for _ in range(dice.randint(1, 4)):
+            bad[dice.randrange(len(bad))] = dice.randrange(256)
+        try:
+            known.read([Opened("x.1.et", bytes(bad[: dice.choice((len(bad), dice.randrange(len(bad))))]), "", True)])
+            kept += 1
+        except TraceError:
+            refused += 1
+    assert kept > MUTATIONS // 100
+    assert refused > MUTATIONS // 10
+
+
+def _short(data: bytes, name: str) -> bytes:
+    """The first lines of each rank, so that many can be tried."""
+    lines = data.decode().split("\n")
+    if name == "goal":
+        blocks = "\n".join(lines).split("\n}")
+        return "\n}".join(["\n".join(block.split("\n")[:40]) for block in blocks]).encode()
+    return "\n".join(line for rank in range(4) for line in [x for x in lines if x.startswith(f"{rank} ")][:25]).encode()
