@@ -17,6 +17,9 @@ from traces.pytorch.calls import UNKNOWN, Call
 from traces.recording import Recording
 from traces.timeline import program, untimed
 
+STARTED = "started_ns"
+"""Key of a trace's provenance: its time 0, in ns since the epoch of its lowest rank's clock."""
+
 _KNOWN = f"known: {', '.join(formats.FORMATS)}"
 _WORLD = ""  # the name of calls whose recording leaves the group out: they are of all ranks
 
@@ -90,7 +93,8 @@ def import_files(
             programs[rank], said = untimed(calls, rank, groups, source=source)
         findings += [replace(finding, rank=rank) for finding in said]
     hosts = {rank: joined.timed.host for rank, joined in ranks.items() if joined.timed and joined.timed.host}
-    programs, said = resolved(_on_one_clock(programs, hosts))
+    programs, started = on_one_clock(programs, hosts)
+    programs, said = resolved(programs)
     findings += said
     return Trace(
         world_size=world_size,
@@ -101,7 +105,7 @@ def import_files(
         findings=_merged(findings, len(programs)),
         hosts=hosts,
         clock_residual_ns=clocks.residuals(programs),
-        provenance=dict(provenance or {}),
+        provenance={**(provenance or {}), STARTED: str(started)},
     )
 
 
@@ -234,7 +238,8 @@ def _renamed(
     )
 
 
-def _on_one_clock(programs: Mapping[int, Program], hosts: Mapping[int, str]) -> dict[int, Program]:
+def on_one_clock(programs: Mapping[int, Program], hosts: Mapping[int, str]) -> tuple[dict[int, Program], int]:
+    """The programs with times since the first event of all, and when that was on the clock of the lowest rank's host."""
     moved = {rank: clocks.shifted(programs[rank], by) for rank, by in clocks.offsets(programs, hosts).items()}
-    times = [op.origin.start_ns for p in moved.values() for op in p.ops if op.origin.start_ns >= 0]
-    return {rank: clocks.shifted(p, -min(times, default=0)) for rank, p in moved.items()}
+    first = min((op.origin.start_ns for p in moved.values() for op in p.ops if op.origin.start_ns >= 0), default=0)
+    return {rank: clocks.shifted(program, -first) for rank, program in moved.items()}, first
