@@ -6,6 +6,7 @@ that was killed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -160,7 +161,16 @@ def _error(rank: _Rank, text: str) -> None:
     rank.errors.append(str(text)[:200])
 
 
-_EVENTS: dict[str, Callable[..., None]] = {"o": _operation, "g": _group, "e": _end, "w": _wait, "b": _backward, "c": _within, "s": _step, "!": _error}
+_EVENTS: dict[str, Callable[..., None]] = {
+    "o": _operation,
+    "g": _group,
+    "e": _end,
+    "w": _wait,
+    "b": _backward,
+    "c": _within,
+    "s": _step,
+    "!": _error,
+}
 
 
 def _moment(*values: int) -> int:
