@@ -65,7 +65,10 @@ def command(output: Path, window: tuple[int, int] | None, warmup: int | None, co
         trace = join(folder, warmup=skipped, only=window, provenance=made_with)
         archive.write(trace, output)
     except Exception:
-        click.echo(f"tracebed: {ended}what ranks wrote is in {folder}", err=True)
+        if any(folder.iterdir()):
+            click.echo(f"tracebed: {ended}what the ranks wrote is in {folder}", err=True)
+        else:
+            folder.rmdir()
         raise
     cost = overhead(folder)
     shutil.rmtree(folder)
