@@ -11,6 +11,7 @@ from pathlib import Path
 from traces import clocks, formats
 from traces.errors import TraceError
 from traces.files import Opened, open_all
+from traces.formats import recorded
 from traces.peers import resolved
 from traces.program import Finding, Group, Program, Source, StepMark, Trace
 from traces.pytorch.calls import UNKNOWN, Call
@@ -160,11 +161,16 @@ def _join(recordings: Sequence[Recording], ranks_of: Sequence[int]) -> dict[int,
         others.append(recording)
     joined = {}
     for rank, mine in sorted(by_rank.items()):
-        timed = next((recording for recording in mine if recording.timeline is not None), None)
-        described = next((recording for recording in mine if recording.timeline is None), None)
+        timed = next((recording for recording in sorted(mine, key=_precision) if recording.timeline is not None), None)
+        described = next((recording for recording in mine if recording is not timed), None)
         calls = _described(timed, described) if timed and described else mine[0].calls
         joined[rank] = _Rank(rank, calls, timed, tuple(mine))
     return joined
+
+
+def _precision(recording: Recording) -> bool:
+    """Kineto first: it saw what ran on the GPU, our own recorder only what the host asked for."""
+    return recording.format == recorded.NAME
 
 
 def _described(timed: Recording, described: Recording) -> tuple[Call, ...]:
@@ -173,6 +179,8 @@ def _described(timed: Recording, described: Recording) -> tuple[Call, ...]:
     Kineto files of 2023 have no "Record function id"; both observers then see the same calls in the same order.
     """
     by_event = {call.event: call for call in described.calls}
+    if described.format == recorded.NAME:
+        return _in_order(timed, described)
     if all(call.event in by_event for call in timed.calls):
         return tuple(_fuller(call, by_event[call.event]) for call in timed.calls)
     if len(timed.calls) != len(described.calls):
@@ -184,6 +192,21 @@ def _described(timed: Recording, described: Recording) -> tuple[Call, ...]:
         if (ours.kind == "wait") != (theirs.kind == "wait"):
             raise TraceError(f"is not the same call as in {described.file}", file=timed.file, place=f"call {index}")
     return tuple(_fuller(ours, theirs) for ours, theirs in zip(timed.calls, described.calls, strict=True))
+
+
+def _in_order(timed: Recording, described: Recording) -> tuple[Call, ...]:
+    """Our own recorder starts before a profiler does and counts no waits: the last of its calls are the profiler's."""
+    starts = [call for call in timed.calls if call.kind != "wait"]
+    ours = iter(described.calls[len(described.calls) - len(starts) :] if len(starts) <= len(described.calls) else ())
+    joined = []
+    for index, call in enumerate(timed.calls):
+        if call.kind != "wait":
+            same = next(ours, None)
+            if same is None or same.kind != call.kind:
+                raise TraceError(f"is not the same call as in {described.file}", file=timed.file, place=f"call {index}")
+            call = replace(_fuller(call, same), seq=call.seq, event=call.event)
+        joined.append(call)
+    return tuple(joined)
 
 
 def _fuller(timed: Call, described: Call) -> Call:

@@ -58,7 +58,7 @@ def command(output: Path, window: tuple[int, int] | None, warmup: int | None, co
     # Beside the trace, not in /tmp: ranks that srun or mpirun starts on other machines reach a shared file system.
     folder = Path(tempfile.mkdtemp(prefix=f"{output.name}.", suffix=".recording", dir=output.parent))
     folder.chmod(0o755)
-    status = run(command_line, environment(folder, window, os.environ))
+    status = run(command_line, environment(folder, os.environ, warmup=skipped, steps=window))
     ended = "" if status == 0 else f"the job ended with {_status(status)}; "
     try:
         made_with = {"tracebed": version("tracebed"), "command": " ".join(command_line)}

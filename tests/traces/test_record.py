@@ -195,6 +195,34 @@ def test_ranks_of_torch_multiprocessing_and_a_recording_that_the_job_starts(tmp_
     assert [shape(program) for program in trace.programs.values()] == [[("all_reduce", 10, "float32")] * 3] * 2
 
 
+def test_a_profile_of_some_steps_gives_the_times_and_the_recording_what_was_called(tmp_path: Path) -> None:
+    """As on a GPU, where the hook starts this profile itself. not run: NCCL, for which there is no GPU here."""
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import os, torch, torch.distributed as dist, tracebed_record\n"
+        "from tracebed_record.gpu import Profile\n"
+        "dist.init_process_group('gloo')\n"
+        "profile = Profile(os.environ['TRACEBED_RECORD'], dist.get_rank(), (1, 3))\n"
+        "for step in range(5):\n"
+        "    profile.reached(step)\n"
+        "    dist.all_reduce(torch.ones(10 + step), op=dist.ReduceOp.MAX)\n"
+        "    dist.reduce(torch.ones(7, dtype=torch.float64), 1)\n"
+        "    tracebed_record.step()\n"
+        "profile.stop()\n"
+        "dist.destroy_process_group()\n"
+    )
+    record(tmp_path / "job.trace", *torchrun(2, str(script)), options=("--steps", "0:3"))
+    trace = archive.read(tmp_path / "job.trace")
+    assert trace.step_count == 2
+    for program in trace.programs.values():
+        assert shape(program) == [
+            *[("all_reduce", 11, "float32"), ("reduce", 7, "float64")],
+            *[("all_reduce", 12, "float32"), ("reduce", 7, "float64")],
+        ]
+        assert [op.reduce_op for op in program.ops if isinstance(op, Collective)] == ["max", "sum"] * 2
+    assert {source.format for source in trace.sources} == {"kineto", "tracebed-recording"}
+
+
 def test_a_sitecustomize_of_the_job_runs_too(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.customized = True\n")
     text = record(

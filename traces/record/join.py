@@ -44,8 +44,11 @@ def join(
             "no rank wrote anything: no process group was made, or the job's Python does not read PYTHONPATH (-I, -E)",
             file=folder,
         )
-    trace = import_files([path for _, _, path in newest.values()], provenance=provenance)
+    profiles = sorted(folder.glob("kineto-rank-*.json"))
+    trace = import_files([*(path for _, _, path in newest.values()), *profiles], provenance=provenance)
     said = []
+    if profiles:  # they hold only the steps that are asked for
+        warmup, only = 0, None
     if older:
         said.append(Finding("restarted", f"{older} recordings are of ranks that were started again; left out", "info"))
     whole = _whole_steps([path for _, _, path in newest.values()])

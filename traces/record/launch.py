@@ -11,12 +11,20 @@ from pathlib import Path
 from traces.errors import TraceError
 
 HOOK = Path(__file__).parent / "hook"
+GPU_STEPS = 10  # a profile of more is large, and ten are enough to know a step
 
 
-def environment(folder: Path, steps: tuple[int, int] | None, base: Mapping[str, str]) -> dict[str, str]:
-    """`base` with what makes ranks write into `folder`, operations of `steps` (first, beyond last) only."""
+def environment(
+    folder: Path, base: Mapping[str, str], *, warmup: int = 0, steps: tuple[int, int] | None = None
+) -> dict[str, str]:
+    """`base` with what makes ranks write into `folder`, operations of `steps` (first, beyond last) only.
+
+    GPUs are profiled in the first GPU_STEPS of them, or behind the first `warmup` where all are recorded.
+    """
+    first, beyond = steps or (warmup, warmup + GPU_STEPS)
     asked = {
         "TRACEBED_RECORD": str(folder.absolute()),
+        "TRACEBED_RECORD_GPU_STEPS": f"{first}:{min(beyond, first + GPU_STEPS)}",
         "PYTHONPATH": os.pathsep.join(filter(None, [str(HOOK), base.get("PYTHONPATH", "")])),
     }
     if steps is not None:

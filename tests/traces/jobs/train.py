@@ -32,15 +32,18 @@ def network() -> nn.Sequential:
     return nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 256))
 
 
-def ddp() -> Callable[[], None]:
+def heavy() -> Callable[[], None]:
+    """Much to compute for what there is to send."""
+    return ddp(batch=8192)
+
+
+def ddp(batch: int = 512) -> Callable[[], None]:
     model = nn.parallel.DistributedDataParallel(network(), bucket_cap_mb=1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def step() -> None:
         optimizer.zero_grad()
-        for _ in range(4):  # compute enough that a step is not all overhead
-            model.module(torch.randn(512, 256))
-        model(torch.randn(512, 256)).sum().backward()
+        model(torch.randn(batch, 256)).sum().backward()
         optimizer.step()
 
     return step
@@ -199,7 +202,7 @@ def main() -> None:
     torch.manual_seed(0)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    step = {"ddp": ddp, "fsdp2": fsdp2, "tp": tp, "pp": pp, "moe": moe, "groups": groups}[mode]()
+    step = {"ddp": ddp, "heavy": heavy, "fsdp2": fsdp2, "tp": tp, "pp": pp, "moe": moe, "groups": groups}[mode]()
     dies = os.environ.get("DIES_AT_STEP")
     if folder is not None and mode in ("ddp", "fsdp2", "tp"):
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profile:

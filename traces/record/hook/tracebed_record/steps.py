@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable
 
 _marks: list[Callable[[str], None]] = []
@@ -27,6 +28,7 @@ def watch(mark: Callable[[str], None]) -> None:
     profile = torch.profiler.profile
     step = profile.step
 
+    @functools.wraps(step)
     def profiled(self: Any) -> Any:
         mark("profiler")
         return step(self)

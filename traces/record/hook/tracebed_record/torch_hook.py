@@ -8,6 +8,7 @@ Python calls Work.wait, where `wait_tensor` is called, and, for DDP, whose reduc
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import os
@@ -20,6 +21,7 @@ from types import ModuleType
 from typing import Any, Callable
 
 from tracebed_record import steps
+from tracebed_record.gpu import Profile
 from tracebed_record.operators import OPERATORS, Describer, first_tensor
 from tracebed_record.stream import Stream
 
@@ -46,7 +48,16 @@ def install(c10d: ModuleType) -> None:
             print(f"tracebed: this rank is not recorded: {error!r}", file=sys.stderr)
         return made
 
+    end = c10d.destroy_process_group
+
+    @functools.wraps(end)
+    def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
+        if _current and not args and not kwargs:  # all groups
+            _current[0].close()
+        return end(*args, **kwargs)
+
     c10d.init_process_group = init_process_group
+    c10d.destroy_process_group = destroy_process_group
 
 
 _current: list[Recorder] = []
@@ -55,8 +66,13 @@ _current: list[Recorder] = []
 def _begin(c10d: ModuleType) -> None:
     folder = os.environ.get("TRACEBED_RECORD")
     if folder:
-        first, _, beyond = os.environ.get("TRACEBED_RECORD_STEPS", "").partition(":")
-        _recorder(c10d).open(folder, int(first or 0), int(beyond or sys.maxsize))
+        _recorder(c10d).open(folder, _window("TRACEBED_RECORD_STEPS"))
+        _current[0].profile(folder, _window("TRACEBED_RECORD_GPU_STEPS"))
+
+
+def _window(variable: str) -> tuple[int, int]:
+    first, _, beyond = os.environ.get(variable, "").partition(":")
+    return int(first or 0), int(beyond or sys.maxsize)
 
 
 def record(folder: str) -> Recorder:
@@ -64,7 +80,7 @@ def record(folder: str) -> Recorder:
     import torch.distributed.distributed_c10d as c10d
 
     recorder = _recorder(c10d)
-    recorder.open(folder, 0, sys.maxsize)
+    recorder.open(folder, (0, sys.maxsize))
     return recorder
 
 
@@ -85,6 +101,7 @@ class Recorder:
         self._work, self._process_group = torch._C._distributed_c10d.Work, torch._C._distributed_c10d.ProcessGroup
         self._file: Stream | None = None
         self._stream: Stream | None = None  # the file, in the steps whose operations are asked for
+        self._profile: Profile | None = None
         self._numbers: weakref.WeakKeyDictionary[Any, Sequence[int]] = weakref.WeakKeyDictionary()
         self._said_errors: set[str] = set()
         self._unknown_senders: set[int] = set()
@@ -100,8 +117,8 @@ class Recorder:
         self._hook_waits()
         steps.watch(self.step)
 
-    def open(self, folder: str, first: int, beyond: int) -> None:
-        """Start a file for the rank that this process is now; it gets the operations of steps `first` up to `beyond`."""
+    def open(self, folder: str, window: tuple[int, int]) -> None:
+        """Start a file for the rank that this process is now; it gets the operations of steps `window`, first to beyond."""
         c10d = self._c10d
         about = {
             "rank": c10d.get_rank(), "world_size": c10d.get_world_size(), "torch": self._torch.__version__,
@@ -111,13 +128,22 @@ class Recorder:
         self._outputs.clear()
         self._count = self._spent = 0
         self._marks: dict[str, int] = {}
-        self._window = (first, beyond)
+        self._window = window
         self._file = Stream(folder, about)
-        self._stream = self._file if first == 0 else None
+        self._stream = self._file if window[0] == 0 else None
+
+    def profile(self, folder: str, window: tuple[int, int]) -> None:
+        """Have the GPU's part of the steps `window` recorded, if operations run there."""
+        if self._torch.cuda.is_available() and "nccl" in str(self._c10d.get_backend()):
+            self._profile = Profile(folder, self._c10d.get_rank(), window)
+            self._profile.reached(0)
+            atexit.register(self._profile.stop)
 
     def close(self) -> None:
         """Record no more."""
         self._stream = self._file = None
+        if self._profile is not None:
+            self._profile.stop()
 
     def step(self, kind: str) -> None:
         """A training step ends now."""
@@ -125,8 +151,10 @@ class Recorder:
             return
         self._file.write(["s", kind, _now(), self._count, self._spent])
         self._marks[kind] = self._marks.get(kind, 0) + 1
-        first, beyond = self._window
-        self._stream = self._file if first <= max(self._marks.values()) < beyond else None
+        step = max(self._marks.values())
+        self._stream = self._file if self._window[0] <= step < self._window[1] else None
+        if self._profile is not None:
+            self._profile.reached(step)
 
     def failed(self, error: Exception) -> None:
         """Say once that something could not be recorded."""
