@@ -30,6 +30,7 @@ _REDUCING = ("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_r
 _REDUCING_OPERATORS = frozenset(name + "_" for name in _REDUCING)
 _FUNCTIONAL_REDUCING = ("all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_",
                         "reduce_scatter_tensor", "reduce_scatter_tensor_out", "reduce_scatter_tensor_coalesced")  # fmt: skip
+_MOST_OUTPUTS = 10_000
 _now = time.monotonic_ns
 _cpu = time.thread_time_ns
 
@@ -242,6 +243,8 @@ class Recorder:
             return  # Python waits for it at once
         first = first_tensor(args)
         if first is not None:
+            if len(self._outputs) > _MOST_OUTPUTS:  # of operations for which nobody calls wait_tensor
+                self._outputs.clear()
             self._outputs[first.data_ptr()] = number
             if first.device.type != "cpu":
                 return  # a GPU's queue: the host's view of the end says nothing
