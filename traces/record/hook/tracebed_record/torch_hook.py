@@ -250,14 +250,9 @@ class Recorder:
                 return  # a GPU's queue: the host's view of the end says nothing
         if name not in self._futureless:
             try:
-                work.get_future().add_done_callback(functools.partial(self._ended, stream, number))
+                work.get_future().add_done_callback(functools.partial(stream.ended, number))
             except RuntimeError:  # messages have none; they end when they are waited for
                 self._futureless.add(name)
-
-    def _ended(self, stream: Stream, number: int, _: Any) -> None:
-        begun = _cpu()
-        stream.line(f'["e",{number},{_now()}]')
-        self._spent += _cpu() - begun
 
     # -- waits
 
