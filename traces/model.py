@@ -1,9 +1,9 @@
 """A model's description (YAML): its layers, their tensors in the order of `parameters()`, and what computing them costs.
 
 Shipped descriptions are in `traces/models/`. A layer's forward pass costs 2 x elements x `uses` floating-point operations a
-sample for each tensor of two or more dimensions (a multiplication and an addition each time a weight is used), plus `flops`
-for what has no weights (attention scores). The backward pass costs twice the forward pass: once for the gradients of the
-inputs, once for those of the weights (PaLM, arXiv 2204.02311, appendix B).
+sample for each tensor of two or more dimensions (a multiplication and an addition each time a weight is used; of experts
+`top_k` are), plus `flops` for what has no weights (attention scores). The backward pass costs twice the forward pass: once
+for the gradients of the inputs, once for those of the weights (PaLM, arXiv 2204.02311, appendix B).
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from traces.errors import TraceError
 from traces.program import DType
 
 SHIPPED = Path(__file__).parent / "models"
-Split = Literal["none", "column", "row", "vocab"]
+Split = Literal["none", "column", "row", "vocab", "table"]
 _LARGEST = 64 << 10  # bytes of a description
 _MOST_LAYERS = 10_000
+_MOST_TENSORS = 1 << 17
+_MOST_EXPERTS = 1 << 12
 _MOST_ELEMENTS = 1 << 44  # of a tensor, of an activation, of all tensors
 _MOST_FLOPS = 1 << 60
 _MOST_SAMPLES = 1 << 16
@@ -34,7 +36,12 @@ class Layer:
 
     `buffers` and `counters` are the elements of floating-point and int64 buffers (batch norm). `unit` numbers the part of the
     model that FSDP shards together and that a pipeline does not cut; -1 is the rest. `split` says how tensor parallelism
-    divides it (Megatron, arXiv 1909.08053): `column` by outputs, `row` by inputs, `vocab` by words, `none` not at all.
+    divides it (Megatron, arXiv 1909.08053): `column` by outputs, `row` by inputs, `vocab` by words, `none` not at all;
+    `table`: data parallel ranks share its tensors out whole, as DLRM does (arXiv 1906.00091), and exchange what they look up.
+
+    A layer of `experts` has the tensors of each expert one after the other; a token goes to `top_k` of them. `kv` is
+    elements a sample of the keys and values that attention makes here, `scores` the part of `flops` that attending takes.
+    `joins`: what was looked up in tables is needed here.
     """
 
     name: str
@@ -45,11 +52,16 @@ class Layer:
     counters: int
     split: Split
     unit: int
+    experts: int = 0
+    top_k: int = 1
+    kv: int = 0
+    scores: int = 0
+    joins: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`batch` is in samples a rank and pass; `tflops` is what the device really does, 1e12 operations a second."""
+    """`batch` is in samples a data parallel rank and pass; `tflops` is what the device really does, 1e12 operations a second."""
 
     name: str
     source: str
@@ -74,6 +86,10 @@ class _Layer(msgspec.Struct, forbid_unknown_fields=True):
     buffers: list[int] = []
     counters: int = 0
     split: Split = "none"
+    experts: int = 0
+    top_k: int = 1
+    kv: str = ""
+    joins: bool = False
 
 
 class _Entry(_Layer, forbid_unknown_fields=True):
@@ -123,6 +139,13 @@ def parse(text: str, file: str) -> Model:
         raise TraceError(str(error), file=file, mend="traces/models/ has examples") from None
     if not (0 < written.batch <= _MOST_SAMPLES and 0 < written.tflops < math.inf):
         raise TraceError(f"expected batch from 1 to {_MOST_SAMPLES} and tflops above 0", file=file)
+    tensors = sum(
+        max(1, entry.repeat) * len(layer.tensors) * max(1, layer.experts)
+        for entry in written.layers
+        for layer in (entry.layers if entry.repeat else [entry])
+    )
+    if tensors > _MOST_TENSORS:
+        raise TraceError(f"{tensors} tensors: expected at most {_MOST_TENSORS}", file=file, place="layers")
     layers: list[Layer] = []
     units = 0
     for entry in written.layers:
@@ -144,20 +167,29 @@ def parse(text: str, file: str) -> Model:
 
 
 def _layer(entry: _Layer, name: str, unit: int, file: str) -> Layer:
+    if not (0 <= entry.experts <= _MOST_EXPERTS and 0 < entry.top_k <= max(1, entry.experts)):
+        text = f"expected experts up to {_MOST_EXPERTS} and top_k from 1 to as many"
+        raise TraceError(text, file=file, place=f"layer {name}")
     shapes = tuple(_shape(shape, name, file) for shape in entry.tensors)
-    uses = math.prod(_shape(entry.uses, name, file)) if entry.uses else 0
-    weights = sum(math.prod(shape) for shape in shapes if len(shape) > 1)
-    activation = math.prod(_shape(entry.activation, name, file)) if entry.activation else 0
-    flops = 2 * weights * uses + entry.flops
+    uses = entry.top_k * _elements(entry.uses, name, file)
+    flops = 2 * sum(math.prod(shape) for shape in shapes if len(shape) > 1) * uses + entry.flops
     if min(entry.flops, entry.counters, *entry.buffers) < 0 or flops > _MOST_FLOPS:
         raise TraceError(
             f"expected flops, buffers and counters from 0 to {_MOST_FLOPS}", file=file, place=f"layer {name}"
         )
     if sum(entry.buffers) + entry.counters > _MOST_ELEMENTS:
         raise TraceError(f"buffers of more than {_MOST_ELEMENTS} elements", file=file, place=f"layer {name}")
+    kv = _elements(entry.kv, name, file)
     return Layer(
-        name, shapes, flops, activation, sum(entry.buffers), entry.counters, entry.split, unit
+        name, shapes * max(1, entry.experts), flops, _elements(entry.activation, name, file),
+        sum(entry.buffers), entry.counters, entry.split, unit,
+        entry.experts, entry.top_k, kv, entry.flops if kv else 0, entry.joins,
     )  # fmt: skip
+
+
+def _elements(shape: str, layer: str, file: str) -> int:
+    """How many elements `shape` has; 0 where none is written."""
+    return math.prod(_shape(shape, layer, file)) if shape else 0
 
 
 def _shape(text: str, layer: str, file: str) -> tuple[int, ...]:

@@ -38,6 +38,11 @@ PUBLISHED = {
     "llama2-70b": (723, 68_976_648_192, None),
     "llama3-8b": (291, 8_030_261_248, None),
     "llama3-70b": (723, 70_553_706_496, None),
+    "vgg16-bn": (58, 138_365_992, 6),
+    "inception-v3": (292, 27_161_264, 5),
+    "googlenet": (187, 13_004_888, 3),
+    "mixtral-8x7b": (995, 46_702_792_704, None),
+    "dlrm": (42, 128 * 187_767_399 + 2_368_897, None),
 }
 LAYOUTS = [
     "", "zero=1", "zero=2,microbatches=2", "zero=3,microbatches=2", "tp=2", "pp=2,microbatches=4", "tp=8", "pp=8",
@@ -169,7 +174,13 @@ def test_a_pipeline_s_bubble_is_that_of_1f1b() -> None:
         ("tp=0", "expected a whole number above 0"),
         ("zero=4", "a stage of ZeRO, 0 to 3"),
         ("tp=8,zero=1", "shards over data parallel ranks"),
-        ("cp=2", "expected each of dp, tp, pp, zero, microbatches once"),
+        ("xp=2", "expected each of dp, tp, pp, cp, ep, vpp, sp, zero, microbatches once"),
+        ("cp=3", "dp 2 x tp 1 x pp 1 x cp 3 is 6 ranks, not 8"),
+        ("ep=3", "ep=3 has to divide dp x cp, which is 8"),
+        ("pp=2,vpp=2,microbatches=3", "vpp=2 needs microbatches that pp=2 divides, not 3"),
+        ("vpp=2", "vpp=2 needs a pipeline"),
+        ("sp=1", "sp=1 divides sequences over tensor parallel ranks"),
+        ("tp=2,sp=2", "sp=2: expected 0 or 1"),
     ],
 )
 def test_a_layout_that_can_t_be_says_why(text: str, said: str) -> None:
@@ -191,6 +202,9 @@ def test_a_layout_that_can_t_be_says_why(text: str, said: str) -> None:
         ("&a {name: a, tensors: [3]}, *a", "aliases"),
         ("{name: a, tensors: [99999999x9999999]}", "more than 17592186044416 elements"),
         ("{name: a, tensors: [3], flops: 9999999999999999999999}", "expected flops"),
+        ("{name: a, tensors: [3], experts: 5000}", "expected experts up to 4096"),
+        ("{name: a, tensors: [3], experts: 2, top_k: 3}", "top_k from 1 to as many"),
+        ("{name: a, repeat: 10000, layers: [{name: b, tensors: [3], experts: 4096}]}", "40960000 tensors"),
     ],
 )
 def test_a_description_that_is_wrong_names_file_and_place(layer: str, said: str) -> None:
