@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from traces import clocks, formats
+from traces.clock_fit import Clock
 from traces.errors import TraceError
 from traces.files import Opened, open_all
 from traces.peers import resolved
@@ -90,8 +91,9 @@ def import_files(
             programs[rank], said = untimed(calls, rank, groups, source=source)
         findings += [replace(finding, rank=rank) for finding in said]
     hosts = {rank: joined.timed.host for rank, joined in ranks.items() if joined.timed and joined.timed.host}
-    programs, said = resolved(_on_one_clock(programs, hosts))
-    findings += said
+    aligned = clocks.align(programs, hosts)
+    programs, said = resolved(_from_zero(aligned.programs))
+    findings += [*aligned.findings, *said]
     return Trace(
         world_size=world_size,
         groups=tuple(sorted(set(groups.values()), key=lambda group: group.id)),
@@ -100,7 +102,7 @@ def import_files(
         sources=tuple(replace(source, rank=rank) for source, rank in zip(sources, ranks_of, strict=True)),
         findings=_merged(findings, len(programs)),
         hosts=hosts,
-        clock_residual_ns=clocks.residuals(programs),
+        clock_residual_ns=aligned.after_ns,
         provenance=dict(provenance or {}),
     )
 
@@ -234,7 +236,7 @@ def _renamed(
     )
 
 
-def _on_one_clock(programs: Mapping[int, Program], hosts: Mapping[int, str]) -> dict[int, Program]:
-    moved = {rank: clocks.shifted(programs[rank], by) for rank, by in clocks.offsets(programs, hosts).items()}
-    times = [op.origin.start_ns for p in moved.values() for op in p.ops if op.origin.start_ns >= 0]
-    return {rank: clocks.shifted(p, -min(times, default=0)) for rank, p in moved.items()}
+def _from_zero(programs: Mapping[int, Program]) -> dict[int, Program]:
+    times = [op.origin.start_ns for p in programs.values() for op in p.ops if op.origin.start_ns >= 0]
+    back = Clock(((0, -min(times, default=0)),))
+    return {rank: clocks.shifted(p, back) for rank, p in programs.items()}
