@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 
 import numpy as np
@@ -47,6 +47,10 @@ class Clock:
         """By how much the clock was set while recording: positive forward."""
         return tuple(old - new for (_, old), (_, new) in zip(self.pieces, self.pieces[1:], strict=False))
 
+    def later(self, by_ns: int) -> Clock:
+        """The clock that is set right and then moved by `by_ns`."""
+        return replace(self, pieces=tuple((since, offset + by_ns) for since, offset in self.pieces))
+
     def right(self, moment_ns: int) -> int:
         """The moment that this clock shows as `moment_ns`."""
         at = max(bisect_right(self.pieces, moment_ns, key=lambda piece: piece[0]) - 1, 0)
@@ -57,9 +61,8 @@ def fit(pairs: Sequence[tuple[int, int]]) -> Clock:
     """The clock behind `pairs` of (a moment it showed, what has to be added there), in order, in ns."""
     origin = pairs[0][0]
     at = np.array([moment - origin for moment, _ in pairs], dtype=np.float64)
-    least = min(
-        difference for _, difference in pairs
-    )  # differences of clocks since 1970 and since boot don't fit a float
+    # differences of clocks since 1970 and since boot don't fit a float
+    least = min(difference for _, difference in pairs)
     apart = np.array([difference - least for _, difference in pairs], dtype=np.float64)
 
     cuts: list[int] = []

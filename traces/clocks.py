@@ -33,16 +33,20 @@ _Needs = list[tuple[int, int, int, int]]  # (rank, when something started, rank,
 
 @dataclass(frozen=True, slots=True)
 class Aligned:
-    """Programs on one clock; `before_ns` and `after_ns` are the residuals of each rank as recorded and now."""
+    """Programs with times since the first event of all, which was at `started_ns` on the clock of the lowest rank's host.
+
+    `before_ns` and `after_ns` are the residuals of each rank as recorded and now.
+    """
 
     programs: Mapping[int, Program]
+    started_ns: int
     before_ns: Mapping[int, int]
     after_ns: Mapping[int, int]
     findings: tuple[Finding, ...]
 
 
 def align(programs: Mapping[int, Program], hosts: Mapping[int, str]) -> Aligned:
-    """All programs' times on the clock of the lowest rank's host, and a finding for each host that was moved.
+    """All programs on the clock of the lowest rank's host, and a finding for each host that was moved.
 
     A rank whose host is not known is taken to have a clock of its own. Durations of compute stay as recorded.
     """
@@ -50,7 +54,14 @@ def align(programs: Mapping[int, Program], hosts: Mapping[int, str]) -> Aligned:
     before = _residuals(met, programs)
     clock_of = {rank: hosts.get(rank) or f"rank {rank}" for rank in sorted(programs)}
     found = _clocks(met, programs, clock_of)
-    moved = {rank: shifted(program, found[clock_of[rank]]) for rank, program in programs.items()}
+    starts = [
+        found[clock_of[rank]].right(op.origin.start_ns)
+        for rank, program in programs.items()
+        for op in program.ops
+        if op.origin.start_ns >= 0
+    ]
+    first = min(starts, default=0)
+    moved = {rank: shifted(program, found[clock_of[rank]].later(-first)) for rank, program in programs.items()}
     after = residuals(moved)
     findings = []
     for name, clock in found.items():
@@ -61,7 +72,7 @@ def align(programs: Mapping[int, Program], hosts: Mapping[int, str]) -> Aligned:
             findings.append(
                 Finding("clock-aligned", f"{_said(name, clock)}; {left / 1e3:.0f} us are left", severity, rank)
             )
-    return Aligned(moved, before, after, tuple(findings))
+    return Aligned(moved, first, before, after, tuple(findings))
 
 
 def residuals(programs: Mapping[int, Program]) -> dict[int, int]:

@@ -22,7 +22,10 @@ def rank(number: int, *ends: int) -> Program:
 
 def moved(programs: dict[int, Program], hosts: dict[int, str] | None = None) -> dict[int, list[int]]:
     aligned = align(programs, hosts or {})
-    return {rank: [op.origin.end_ns for op in program.ops] for rank, program in aligned.programs.items()}
+    return {
+        rank: [op.origin.end_ns + aligned.started_ns for op in program.ops]
+        for rank, program in aligned.programs.items()
+    }
 
 
 def job(shows: Callable[[int], int], *, number: int = 600, seconds: int = 600, outliers: int = 0) -> dict[int, Program]:
@@ -116,7 +119,7 @@ def test_a_host_is_aligned_through_another_where_it_never_meets_the_first() -> N
         return Program(number, tuple(reduce(group=group, end_ns=end + ahead) for end in ends for group in groups))
 
     aligned = align({0: program(0, 0, [1]), 1: program(1, 5_000_000, [1, 2]), 2: program(2, 9_000_000, [2])}, {})
-    assert [op.origin.end_ns for op in aligned.programs[2].ops] == ends
+    assert [op.origin.end_ns for op in aligned.programs[2].ops] == [end - SECOND for end in ends]
     assert residuals(aligned.programs) == {0: 0, 1: 0, 2: 0}
 
 
@@ -136,11 +139,11 @@ def test_where_only_messages_were_recorded_causality_bounds_the_offset() -> None
     there = message(Send, 1, SECOND, SECOND + 1), message(Recv, 0, 2 * SECOND, 2 * SECOND + 2_000_000)
     back = message(Recv, 1, SECOND, 3 * SECOND + 2_000_000), message(Send, 0, 4 * SECOND, 4 * SECOND + 1)
     aligned = align({0: Program(0, (there[0], back[0])), 1: Program(1, (there[1], back[1]))}, {})
-    assert aligned.programs[1].ops[1].origin.start_ns == 3 * SECOND
+    assert aligned.programs[1].ops[1].origin.start_ns == 3 * SECOND - aligned.started_ns
     assert "leaves between -1002.000 ms and -998.000 ms" in aligned.findings[0].message
 
     one_way = align({0: Program(0, there[:1]), 1: Program(1, (message(Recv, 0, 0, SECOND - 5_000_000),))}, {})
-    assert one_way.programs[1].ops[0].origin.end_ns == SECOND
+    assert one_way.programs[1].ops[0].origin.end_ns == SECOND - one_way.started_ns
     right = align({0: Program(0, there[:1]), 1: Program(1, there[1:])}, {})
     assert right.findings == ()
 
