@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from traces.program import Collective, CollectiveKind, Program, op_bytes
+from traces.program import Collective, CollectiveKind, Program, Recv, Send, op_bytes
 
 _Shape = tuple[CollectiveKind, int]
 
@@ -59,3 +59,21 @@ def _lost_before(mine: list[_Shape], whole: list[_Shape]) -> int | None:
     if is_start == is_end:
         return None
     return 0 if is_start else lacking
+
+
+def begins(program: Program, lane_of: Mapping[int, int]) -> dict[int, int]:
+    """When each recorded communication could begin at this rank, in ns, by its index: started, and its lane free.
+
+    A recording says when an operation was queued; DDP queues many at once, and they run one after the other.
+    """
+    free: dict[int, int] = {}
+    found = {}
+    for index, op in enumerate(program.ops):
+        if isinstance(op, Collective | Send | Recv) and 0 <= op.origin.start_ns <= op.origin.end_ns:
+            start, end = op.origin.start_ns, op.origin.end_ns
+            if isinstance(op, Collective):
+                lane = lane_of.get(op.group, -1 - op.group)
+                start = max(start, min(free.get(lane, 0), end))
+                free[lane] = max(free.get(lane, 0), end)
+            found[index] = start
+    return found
