@@ -89,7 +89,7 @@ def test_check_shows_findings_of_a_kind_together(tmp_path: Path, capsys: Capture
     assert tracebed("check", made) == 0
     assert capsys.readouterr().out.splitlines() == [
         "warning: zero-bytes (3, rank 0-2): replay is still right",
-        "    rank 0, op 2: 1 operations of 0 bytes: they move nothing; the first: all_reduce",
+        "    rank 0, op 2 (all_reduce): 1 operations of 0 bytes: they move nothing; the first: all_reduce",
         f"{made}: can be replayed",
     ]
     assert tracebed("check", made, "--json") == 0
