@@ -94,9 +94,9 @@ def import_files(
             programs[rank], said = untimed(calls, rank, groups, source=source)
         findings += [replace(finding, rank=rank) for finding in said]
     hosts = {rank: joined.timed.host for rank, joined in ranks.items() if joined.timed and joined.timed.host}
-    programs, started = on_one_clock(programs, hosts)
-    programs, said = resolved(programs)
-    findings += said
+    aligned = clocks.align(programs, hosts)
+    programs, said = resolved(aligned.programs)
+    findings += [*aligned.findings, *said]
     return Trace(
         world_size=world_size,
         groups=tuple(sorted(set(groups.values()), key=lambda group: group.id)),
@@ -105,8 +105,8 @@ def import_files(
         sources=tuple(replace(source, rank=rank) for source, rank in zip(sources, ranks_of, strict=True)),
         findings=_merged(findings, len(programs)),
         hosts=hosts,
-        clock_residual_ns=clocks.residuals(programs),
-        provenance={**(provenance or {}), STARTED: str(started)},
+        clock_residual_ns=aligned.after_ns,
+        provenance={**(provenance or {}), STARTED: str(aligned.started_ns)},
     )
 
 
@@ -259,10 +259,3 @@ def _renamed(
         tuple(replace(call, group=names.get(call.group, call.group)) for call in calls),
         (Finding("assumed-group", text, "info"),) if names else (),
     )
-
-
-def on_one_clock(programs: Mapping[int, Program], hosts: Mapping[int, str]) -> tuple[dict[int, Program], int]:
-    """The programs with times since the first event of all, and when that was on the clock of the lowest rank's host."""
-    moved = {rank: clocks.shifted(programs[rank], by) for rank, by in clocks.offsets(programs, hosts).items()}
-    first = min((op.origin.start_ns for p in moved.values() for op in p.ops if op.origin.start_ns >= 0), default=0)
-    return {rank: clocks.shifted(program, -first) for rank, program in moved.items()}, first

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from traces import clocks
+from traces.clock_fit import Clock
 from traces.errors import TraceError
-from traces.importer import STARTED, on_one_clock
+from traces.importer import STARTED
 from traces.peers import resolved
 from traces.program import Collective, Group, Op, Origin, Program, Recv, Send, Trace
 
@@ -43,22 +44,24 @@ def merged(traces: Sequence[Trace]) -> Trace:
             groups[group.name, group.ranks] = replace(known, lane=lane if known.lane < 0 else known.lane)
             ids[group.id] = known.id
         for rank, program in trace.programs.items():
-            moved = clocks.shifted(program, start - min(starts))
+            moved = clocks.shifted(program, Clock(((0, start - min(starts)),)))
             programs[rank] = Program(rank, tuple(_moved(op, ids, sources) for op in moved.ops))
         sources += len(trace.sources)
     hosts = {rank: host for trace in traces for rank, host in trace.hosts.items()}
-    aligned, started = on_one_clock(dict(sorted(programs.items())), hosts)
-    named, said = resolved(aligned)
+    aligned = clocks.align(dict(sorted(programs.items())), hosts)
+    named, said = resolved(aligned.programs)
     return replace(
         traces[0],
         groups=tuple(groups.values()),
         programs=named,
         step_count=min(trace.step_count for trace in traces),
         sources=tuple(source for trace in traces for source in trace.sources),
-        findings=tuple(dict.fromkeys(finding for trace in traces for finding in trace.findings)) + said,
+        findings=tuple(dict.fromkeys(finding for trace in traces for finding in trace.findings))
+        + aligned.findings
+        + said,
         hosts=hosts,
-        clock_residual_ns=clocks.residuals(named),
-        provenance={**traces[0].provenance, STARTED: str(min(starts) + started)},
+        clock_residual_ns=aligned.after_ns,
+        provenance={**traces[0].provenance, STARTED: str(min(starts) + aligned.started_ns)},
     )
 
 

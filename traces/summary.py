@@ -1,98 +1,226 @@
-"""A trace in numbers: what its tables show. Pure."""
+"""A trace in numbers: what the tables of `tracebed info` show. Pure."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from traces.program import Collective, Compute, Recv, Send, StepMark, Trace, Wait, op_bytes
+from traces.bandwidth import Operation, OperationRow, operations, rows
+from traces.meetings import Meeting, begins, meetings
+from traces.program import Collective, Compute, Program, Recv, Send, StepMark, Trace, Wait, op_bytes
 from traces.steps import recorded_step_ns
 
 
 @dataclass(frozen=True, slots=True)
-class OperationRow:
-    """All operations of one kind in one group: `per_rank` is (fewest, most) a rank starts, `bytes` is all ranks'."""
+class StepRow:
+    """One step; means over the ranks. None where the recording has no times.
 
-    group: str
-    kind: str
-    dtype: str
-    operations: int
-    per_rank: tuple[int, int]
-    bytes: int
+    `exposed_ns` is how long a rank stopped for communication, `communication_ns` how long some of its operations were open;
+    `overlap` is the part of that in which it did not stop. `skew_ns`: how much later than the first the last rank came to a
+    collective, on average.
+    """
+
+    step: int
+    recorded_ns: int | None
+    compute_ns: float
+    exposed_ns: float | None
+    communication_ns: float | None
+    overlap: float | None
+    skew_ns: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """One process group: how many collectives and messages it had, their bytes as nccl-tests count, and all their time."""
+
+    name: str
+    description: str
+    ranks: tuple[int, ...]
+    collectives: int
+    messages: int
+    bytes: float
+    time_ns: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """One rank: `compute_ns` per step, `waited_ns` as recorded over all steps, `bytes` as its calls give them."""
+    """One rank: `compute_ns` per step, `waited_ns` over all steps, `bytes` as its calls give them.
+
+    `exposed` is the waited part of compute and waiting. `late_ns`: how much later than the first rank it came to a
+    collective, on average; `last`: to how many it came last. None where the recording has no times.
+    """
 
     rank: int
     host: str
     operations: int
     bytes: int
     compute_ns: tuple[int, ...]
-    waited_ns: int
+    waited_ns: int | None
+    exposed: float | None
+    late_ns: float | None
+    last: int
     clock_residual_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Everything `tracebed info` shows. `step_ns` is the recorded time of each step, () where there are no times."""
+    """Everything `tracebed info` shows. `collectives` is how many were seen by all of their ranks, with times."""
 
     world_size: int
-    steps: int
+    steps: tuple[StepRow, ...]
     operations: tuple[OperationRow, ...]
+    groups: tuple[GroupRow, ...]
     ranks: tuple[RankRow, ...]
-    step_ns: tuple[int, ...]
+    collectives: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrivals:
+    """When each rank came to one collective that all saw, and in which step that was for the first of them."""
+
+    at_ns: Mapping[int, int]
+    step: int
+
+    @property
+    def skew_ns(self) -> int:
+        return max(self.at_ns.values()) - min(self.at_ns.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Spent:
+    """What one rank did in one step, in ns; waited and communication are None without times."""
+
+    compute_ns: int
+    waited_ns: int | None
+    communication_ns: int | None
 
 
 def summarise(trace: Trace) -> Summary:
     """Count and add up `trace`."""
+    lane_of = {group.id: group.lane for group in trace.groups}
+    began = {rank: begins(program, lane_of) for rank, program in trace.programs.items()}
+    met = meetings(trace.programs)
+    arrivals = _arrivals(trace, met, began)
+    found = list(operations(trace, met, began))
+    spent = {rank: _spent(program)[: trace.step_count] for rank, program in sorted(trace.programs.items())}
     return Summary(
         world_size=trace.world_size,
-        steps=trace.step_count,
-        operations=_operations(trace),
-        ranks=tuple(_rank(trace, rank) for rank in sorted(trace.programs)),
-        step_ns=recorded_step_ns(trace),
+        steps=_steps(trace, spent, arrivals),
+        operations=rows(trace, found),
+        groups=_groups(trace, found),
+        ranks=tuple(_rank(trace, rank, spent[rank], arrivals) for rank in spent),
+        collectives=len(arrivals),
     )
 
 
-def _operations(trace: Trace) -> tuple[OperationRow, ...]:
-    names = {group.id: group.name for group in trace.groups}
-    counts: dict[tuple[int, str, str], dict[int, int]] = defaultdict(lambda: defaultdict(int))
-    sizes: dict[tuple[int, str, str], int] = defaultdict(int)
-    for rank, program in trace.programs.items():
-        for op in program.ops:
-            if isinstance(op, Collective | Send | Recv):
-                kind = op.kind.value if isinstance(op, Collective) else type(op).__name__.lower()
-                key = (op.group, kind, op.dtype.value)
-                counts[key][rank] += 1
-                sizes[key] += op_bytes(op)
-    rows = []
-    for (group, kind, dtype), by_rank in sorted(counts.items()):
-        per_rank = (min(by_rank.values()), max(by_rank.values()))
-        rows.append(
-            OperationRow(
-                names.get(group, str(group)), kind, dtype, sum(by_rank.values()), per_rank, sizes[group, kind, dtype]
+def _arrivals(trace: Trace, met: list[Meeting], began: Mapping[int, Mapping[int, int]]) -> list[_Arrivals]:
+    sizes = {group.id: len(group.ranks) for group in trace.groups}
+    marks = {rank: _steps_before(program) for rank, program in trace.programs.items()}
+    found = []
+    for meeting in met:
+        at = {rank: began[rank][index] for rank, (index, _) in meeting.parts.items() if index in began[rank]}
+        if len(at) == sizes.get(meeting.group) and len(at) > 1:
+            rank = min(at)
+            found.append(_Arrivals(at, marks[rank][meeting.parts[rank][0]]))
+    return found
+
+
+def _steps_before(program: Program) -> list[int]:
+    """For each operation, how many steps have ended before it."""
+    ended, found = 0, []
+    for op in program.ops:
+        found.append(ended)
+        ended += isinstance(op, StepMark)
+    return found
+
+
+def _spent(program: Program) -> list[_Spent]:
+    """What a rank did in each step, the last one being what lies behind its last mark."""
+    found = []
+    compute = waited = 0
+    has_times = True
+    spans: list[tuple[int, int]] = []
+    for op in (*program.ops, StepMark(-1)):
+        start, end = op.origin.start_ns, op.origin.end_ns
+        if isinstance(op, Compute):
+            compute += op.ns
+        elif isinstance(op, Wait):
+            has_times = has_times and start >= 0
+            waited += end - start
+        elif isinstance(op, Collective | Send | Recv):
+            spans.append((start, end))
+        else:
+            found.append(_Spent(compute, waited if has_times else None, _covered(spans) if has_times else None))
+            compute = waited = 0
+            spans = []
+    return found
+
+
+def _covered(spans: list[tuple[int, int]]) -> int:
+    """How long at least one span is open; one whose end was lost is not."""
+    total, until = 0, -1
+    for start, end in sorted(spans):
+        total += max(0, end - max(start, until))
+        until = max(until, end)
+    return total
+
+
+def _steps(trace: Trace, spent: Mapping[int, list[_Spent]], arrivals: list[_Arrivals]) -> tuple[StepRow, ...]:
+    recorded = recorded_step_ns(trace)
+    numbers = [op.step for op in next(iter(trace.programs.values())).ops if isinstance(op, StepMark)] if spent else []
+    found = []
+    for step in range(trace.step_count):
+        mine = [ranks[step] for ranks in spent.values()]
+        exposed = _mean([each.waited_ns for each in mine])
+        communication = _mean([each.communication_ns for each in mine])
+        hidden = None if exposed is None or not communication else max(0.0, 1 - exposed / communication)
+        found.append(
+            StepRow(
+                step=numbers[step],
+                recorded_ns=recorded[step] if recorded else None,
+                compute_ns=sum(each.compute_ns for each in mine) / len(mine),
+                exposed_ns=exposed,
+                communication_ns=communication,
+                overlap=hidden,
+                skew_ns=_mean([each.skew_ns for each in arrivals if each.step == step]),
             )
         )
-    return tuple(rows)
+    return tuple(found)
 
 
-def _rank(trace: Trace, rank: int) -> RankRow:
-    ops = trace.programs[rank].ops
-    calls = [op for op in ops if isinstance(op, Collective | Send | Recv)]
-    compute = [0]
-    for op in ops:
-        if isinstance(op, Compute):
-            compute[-1] += op.ns
-        elif isinstance(op, StepMark):
-            compute.append(0)
+def _mean(numbers: list[int] | list[int | None]) -> float | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known) / len(known) if known and len(known) == len(numbers) else None
+
+
+def _groups(trace: Trace, found: list[Operation]) -> tuple[GroupRow, ...]:
+    used = []
+    for group in trace.groups:
+        mine = [op for op in found if op.group == group.id]
+        times = [op.time_ns for op in mine if op.time_ns is not None]
+        messages = sum(op.kind == "send" for op in mine)
+        total, time = sum(op.bytes for op in mine), sum(times) if times else None
+        used.append(GroupRow(group.name, group.description, group.ranks, len(mine) - messages, messages, total, time))
+    return tuple(used)
+
+
+def _rank(trace: Trace, rank: int, spent: list[_Spent], arrivals: list[_Arrivals]) -> RankRow:
+    calls = [op for op in trace.programs[rank].ops if isinstance(op, Collective | Send | Recv)]
+    compute = tuple(step.compute_ns for step in spent)
+    waits = [step.waited_ns for step in spent if step.waited_ns is not None]
+    waited = sum(waits) if len(waits) == len(spent) else None
+    busy = sum(compute) + (waited or 0)
+    seen = Counter(each.at_ns[rank] == max(each.at_ns.values()) for each in arrivals if rank in each.at_ns)
     return RankRow(
         rank=rank,
         host=trace.hosts.get(rank, ""),
         operations=len(calls),
         bytes=sum(op_bytes(op) for op in calls),
-        compute_ns=tuple(compute[: trace.step_count]),
-        waited_ns=sum(op.origin.end_ns - op.origin.start_ns for op in ops if isinstance(op, Wait)),
+        compute_ns=compute,
+        waited_ns=waited,
+        exposed=waited / busy if waited is not None and busy else None,
+        late_ns=_mean([each.at_ns[rank] - min(each.at_ns.values()) for each in arrivals if rank in each.at_ns]),
+        last=seen[True],
         clock_residual_ns=trace.clock_residual_ns.get(rank, 0),
     )

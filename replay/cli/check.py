@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from traces.program import Finding
+    from traces.program import Finding, Trace
 
 
 @click.command("check", no_args_is_help=True)
@@ -28,34 +30,38 @@ def command(trace: Path, as_json: bool) -> int:
     """
     from traces import archive
     from traces.checks import check, is_replayable
+    from traces.checks.said import where
 
-    findings = check(archive.read(trace))
+    loaded = archive.read(trace)
+    findings = check(loaded)
     replayable = is_replayable(findings)
     if as_json:
         import msgspec
 
-        said = {"replayable": replayable, "findings": msgspec.to_builtins(findings)}
+        each = [msgspec.to_builtins(finding) | {"where": where(loaded, finding)} for finding in findings]
+        said = {"replayable": replayable, "findings": each}
         click.echo(msgspec.json.encode(said).decode())
         return 0 if replayable else 1
 
     if findings:
-        _show(findings)
+        _show(loaded, findings)
     click.echo(f"{trace}: " + ("can be replayed" if replayable else "can't be replayed"))
     return 0 if replayable else 1
 
 
-def _show(findings: Sequence[Finding]) -> None:
+def _show(trace: Trace, findings: Sequence[Finding]) -> None:
     """Two lines for all findings of a kind: how many, at which ranks; and the first of them."""
-    from traces.checks.said import ranges
+    from traces.checks.said import ranges, where
 
     alike: dict[tuple[str, str, bool], list[Finding]] = {}
     for finding in findings:
         alike.setdefault((finding.severity, finding.code, finding.replayable), []).append(finding)
     for (severity, code, is_right), found in alike.items():
         ranks = ranges({finding.rank for finding in found if finding.rank >= 0})
-        where = f", rank {ranks}" if ranks else ""
+        of = f", rank {ranks}" if ranks else ""
         verdict = "replay is still right" if is_right else "replay would not be right"
-        click.echo(f"{severity}: {code} ({len(found)}{where}): {verdict}")
-        first = found[0]
-        place = [f"{what} {number}" for what, number in (("rank", first.rank), ("op", first.op)) if number >= 0]
-        click.echo("    " + ": ".join((*([", ".join(place)] if place else []), first.message)))
+        click.echo(f"{severity}: {code} ({len(found)}{of}): {verdict}")
+        place = where(trace, found[0])
+        example = f"{place}: {found[0].message}" if place else found[0].message
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else len(example) + 4
+        click.echo(click.wrap_text(example, width, "    ", "    "))

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from traces.program import Trace
     from traces.summary import Summary
+
+_MOST_ROWS = 40  # of steps, ranks and groups; --json has all
 
 
 @click.command("info", no_args_is_help=True)
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(trace: Path, as_json: bool) -> int:
-    """Say what TRACE holds: operations and bytes by group and kind, compute and waiting by rank, recorded step times.
+    """Say what TRACE holds: its steps, its collectives with their bandwidths, its groups, and each rank.
 
-    Bytes are those of the calls' own tensors, all ranks together, not what travels: that depends on the algorithm.
+    Sizes and bandwidths are those of nccl-tests. A collective's time runs from when the last rank came to when the last
+    one ended, as what the others recorded before contains waiting. "-": the recording does not tell.
+
+    exposed: how long a rank stopped for communication. overlap: the part of communication in which it did not.
+    skew, late: how much later than the first rank the last one, or this one, came to a collective, on average.
 
     \b
     Example:
@@ -34,7 +43,6 @@ def command(trace: Path, as_json: bool) -> int:
 
         said = msgspec.to_builtins(summary) | {
             "hash": archive.trace_hash(trace),
-            "groups": msgspec.to_builtins(loaded.groups),
             "sources": msgspec.to_builtins(loaded.sources),
             "provenance": dict(loaded.provenance),
         }
@@ -46,28 +54,121 @@ def command(trace: Path, as_json: bool) -> int:
 
 def _show(path: Path, trace: Trace, summary: Summary) -> None:
     from rich.console import Console
+
+    console = Console()
+    click.echo(
+        f"{path}: {len(summary.ranks)} of {summary.world_size} ranks, steps: {len(summary.steps)}, "
+        f"groups: {len(summary.groups)}"
+    )
+    for table in (_steps(summary), _operations(summary), _groups(summary), _ranks(summary)):
+        console.print(table)
+        click.echo()
+    late = max(summary.ranks, key=lambda rank: rank.late_ns or 0, default=None)
+    if late is not None and late.late_ns:
+        click.echo(
+            f"latest: rank {late.rank}, {late.late_ns / 1e6:.3f} ms after the first on average, last at {late.last} of "
+            f"{summary.collectives} collectives"
+        )
+
+
+def _steps(summary: Summary) -> Table:
+    rows = [
+        (
+            str(row.step),
+            _ms(row.recorded_ns),
+            _ms(row.compute_ns),
+            _ms(row.exposed_ns),
+            _percent(row.overlap),
+            _ms(row.skew_ns),
+        )
+        for row in summary.steps
+    ]
+    return _table("steps, ms", ("step",), ("recorded", "compute", "exposed", "overlap", "skew"), rows)
+
+
+def _operations(summary: Summary) -> Table:
+    rows = [
+        (
+            row.group,
+            row.kind,
+            row.dtype,
+            f"{row.bytes:.0f}",
+            str(row.count),
+            *(_us(ns) for ns in (row.min_ns, row.mean_ns, row.max_ns)),
+            *(_number(rate) for rate in (row.algorithm_gb_s, row.bus_gb_s)),
+        )
+        for row in summary.operations
+    ]
+    numbers = ("bytes", "count", "min", "avg", "max", "algbw", "busbw")
+    return _table("operations, us and GB/s", ("group", "operation", "type"), numbers, rows)
+
+
+def _groups(summary: Summary) -> Table:
+    from traces.checks.said import ranges
+
+    rows = [
+        (
+            row.name,
+            row.description,
+            ranges(row.ranks),
+            str(row.collectives),
+            str(row.messages),
+            f"{row.bytes / 1e6:,.3f}",
+            _ms(row.time_ns),
+        )
+        for row in summary.groups
+    ]
+    return _table("groups", ("group", "for", "ranks"), ("collectives", "messages", "MB", "ms"), rows)
+
+
+def _ranks(summary: Summary) -> Table:
+    steps = max(len(summary.steps), 1)
+    rows = [
+        (
+            str(row.rank),
+            row.host or "-",
+            str(row.operations),
+            f"{row.bytes / 1e6:,.1f}",
+            _ms(sum(row.compute_ns) / steps),
+            _ms(row.waited_ns / steps if row.waited_ns is not None else None),
+            _percent(row.exposed),
+            _ms(row.late_ns),
+            str(row.last) if row.late_ns is not None else "-",
+        )
+        for row in summary.ranks
+    ]
+    numbers = ("ops", "MB", "compute", "waited", "exposed", "late", "last")
+    return _table("ranks (compute, waited: ms a step; late: ms)", ("rank", "host"), numbers, rows)
+
+
+def _table(title: str, words: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    from rich import box
     from rich.table import Table
 
-    recorded = (
-        f"{len(summary.ranks)} of {summary.world_size} ranks, steps: {summary.steps}, groups: {len(trace.groups)}"
-    )
-    click.echo(f"{path}: {recorded}")
-    if summary.step_ns:
-        click.echo("recorded steps: " + ", ".join(f"{ns / 1e6:.3f}" for ns in summary.step_ns) + " ms")
-    operations = Table("group", "operation", "type", title="operations, all ranks")
-    for heading in ("count", "per rank", "bytes"):
-        operations.add_column(heading, justify="right")
-    for row in summary.operations:
-        fewest, most = row.per_rank
-        per_rank = str(most) if fewest == most else f"{fewest}-{most}"
-        operations.add_row(row.group, row.kind, row.dtype, str(row.operations), per_rank, f"{row.bytes:,}")
-    ranks = Table("rank", "host", title="ranks")
-    for heading in ("operations", "MB", "compute, ms/step", "waited, ms/step", "clock residual, us"):
-        ranks.add_column(heading, justify="right")
-    for rank in summary.ranks:
-        compute, waited = (f"{ns / max(summary.steps, 1) / 1e6:.3f}" for ns in (sum(rank.compute_ns), rank.waited_ns))
-        residual = f"{rank.clock_residual_ns / 1e3:.1f}"
-        ranks.add_row(
-            str(rank.rank), rank.host, str(rank.operations), f"{rank.bytes / 1e6:,.3f}", compute, waited, residual
-        )
-    Console().print(operations, ranks)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
+    for heading in words:
+        table.add_column(heading, overflow="fold", no_wrap=heading == "operation")
+    for heading in numbers:
+        table.add_column(heading, justify="right", no_wrap=True)
+    every = list(rows)
+    for row in every[:_MOST_ROWS]:
+        table.add_row(*row)
+    if len(every) > _MOST_ROWS:
+        table.caption = f"and {len(every) - _MOST_ROWS} more (--json has all)"
+    return table
+
+
+def _ms(ns: float | None) -> str:
+    return "-" if ns is None else f"{ns / 1e6:,.3f}"
+
+
+def _us(ns: float | None) -> str:
+    return "-" if ns is None else f"{ns / 1e3:,.{1 if ns < 1e6 else 0}f}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}" if value < 10 else f"{value:.1f}"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"

@@ -8,7 +8,22 @@ import pytest
 
 from tests.traces.build import exchange, reduce, sync, trace
 from traces.checks import check, is_replayable
-from traces.program import Collective, CollectiveKind, Compute, DType, Op, Origin, Recv, Send, StepMark, Trace, Wait
+from traces.checks.said import where
+from traces.program import (
+    Collective,
+    CollectiveKind,
+    Compute,
+    DType,
+    Finding,
+    Op,
+    Origin,
+    Recv,
+    Send,
+    Source,
+    StepMark,
+    Trace,
+    Wait,
+)
 from traces.steps import select
 
 
@@ -123,7 +138,7 @@ def test_point_to_point_needs_both_sides() -> None:
     ]
     any_source = trace([reduce()], [reduce(), Recv(peer=-1, count=4)])
     assert found(any_source) == [("unmatched-receive", 1, 1), ("never-ends", 1, 1)]
-    assert found(trace([Send(peer=7, count=4)], [Compute(1)])) == [("unmatched-send", 0, 0)]
+    assert found(trace([Send(peer=7, count=4)], [Compute(1)])) == [("outside-group", 0, 0)]
     assert found(trace([Send(peer=0, count=4)], [Compute(1)])) == [("self-message", 0, 0)]
     assert found(trace([Send(peer=1, count=4, group=9)], [Compute(1)])) == [("not-a-member", 0, 0)]
 
@@ -180,3 +195,41 @@ def test_ends_that_are_far_apart_in_a_short_step() -> None:
 
 def test_ranks_with_different_steps() -> None:
     assert found(trace([*sync(reduce()), StepMark(0)], [*sync(reduce()), StepMark(1)])) == [("steps-differ", 1, -1)]
+
+
+def test_a_peer_that_is_a_place_in_the_group_and_no_rank() -> None:
+    """As send and recv record ranks of the group (PyTorch issue 153819)."""
+    ops = [[Compute(1)], [Compute(1)], [Send(peer=1, count=4, group=1)], [Recv(peer=0, count=4, group=1), Wait(0)]]
+    said = [finding for finding in check(trace(*ops, groups=[(2, 3)])) if finding.code == "outside-group"]
+    assert [(f.rank, f.op, f.replayable) for f in said] == [(2, 0, False), (3, 0, False)]
+    assert said[0].message.startswith("send with rank 1 is in a group of rank 2-3")
+
+
+def test_more_in_flight_than_a_device_holds() -> None:
+    big = 10_000_000_000  # float32: 40 GB
+    lost = [*[reduce(big)] * 3, Wait(0), Wait(1), Wait(2)]
+    assert found(trace(lost, lost)) == [("in-flight", 0, 2), ("in-flight", 1, 2)]
+    two = [reduce(big), reduce(big), Wait(0), Wait(1)]
+    assert found(trace(two, two)) == []
+
+
+def test_operations_that_are_all_waited_for_at_once() -> None:
+    def read(ops: list[Op]) -> Trace:
+        return replace(trace(ops, ops), sources=(Source("job.txt", "", "some"),))
+
+    ops = [op for at in range(0, 33, 3) for op in (Compute(5), *sync(reduce(), at + 1))]
+    (said,) = check(read(ops))
+    assert (said.code, said.severity, said.replayable) == ("all-synchronous", "info", True)
+    assert said.message.startswith("rank 0-1: each")
+    assert check(trace(ops, ops)) == ()  # made here, so nothing was lost
+    assert check(read([replace(op, origin=Origin(0, -1, 5, 9)) if isinstance(op, Wait) else op for op in ops])) == ()
+    assert check(read([*ops, reduce(), Compute(3), Wait(33)])) == ()
+
+
+def test_where_a_finding_was_recorded() -> None:
+    recorded = replace(reduce(), origin=Origin(0, 107))
+    subject = replace(trace([recorded, Wait(0)], [Wait(0)]), sources=(Source("rank-0.json", "", "kineto"),))
+    assert where(subject, Finding("x", "", rank=0, op=0)) == "rank 0, op 0 (all_reduce; rank-0.json, event 107)"
+    assert where(subject, Finding("x", "", rank=1, op=0)) == "rank 1, op 0 (wait)"
+    assert where(subject, Finding("x", "", rank=5)) == "rank 5"
+    assert where(subject, Finding("x", "")) == ""

@@ -58,12 +58,12 @@ def test_import_then_info_then_check(job: Path, tmp_path: Path, capsys: Capture)
 
     assert (imported["world_size"], imported["ranks"], imported["steps"]) == (2, [0, 1], 1)
     assert shown["hash"] == imported["hash"]
-    assert shown["operations"] == [
-        {"group": "0", "kind": "all_reduce", "dtype": "float32", "operations": 2, "per_rank": [1, 1], "bytes": 64}
-    ]
+    (row,) = shown["operations"]
+    assert (row["kind"], row["dtype"], row["ranks"], row["bytes"], row["count"]) == ("all_reduce", "float32", 2, 32, 1)
+    assert (row["min_ns"], row["mean_ns"], row["max_ns"]) == (30_000, 30_000, 30_000)
     assert [rank["compute_ns"] for rank in shown["ranks"]] == [[22_000], [22_000]]
     assert [rank["waited_ns"] for rank in shown["ranks"]] == [28_000, 28_000]
-    assert shown["step_ns"] == [50_000]
+    assert [step["recorded_ns"] for step in shown["steps"]] == [50_000]
     assert checked == {"replayable": True, "findings": []}
 
 
@@ -89,7 +89,7 @@ def test_check_shows_findings_of_a_kind_together(tmp_path: Path, capsys: Capture
     assert tracebed("check", made) == 0
     assert capsys.readouterr().out.splitlines() == [
         "warning: zero-bytes (3, rank 0-2): replay is still right",
-        "    rank 0, op 2: 1 operations of 0 bytes: they move nothing; the first: all_reduce",
+        "    rank 0, op 2 (all_reduce): 1 operations of 0 bytes: they move nothing; the first: all_reduce",
         f"{made}: can be replayed",
     ]
     assert tracebed("check", made, "--json") == 0

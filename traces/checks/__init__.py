@@ -11,6 +11,7 @@ from traces.checks.collectives import collectives
 from traces.checks.deadlock import deadlock
 from traces.checks.groups import groups
 from traces.checks.messages import messages
+from traces.checks.overlap import all_synchronous, in_flight
 from traces.checks.sizes import sizes
 from traces.checks.waits import waits
 from traces.checks.whole import clocks, missing_ranks, no_communication, steps
@@ -24,6 +25,8 @@ _LOOKS: tuple[Callable[[Trace], Iterator[Finding]], ...] = (
     groups,
     sizes,
     waits,
+    in_flight,
+    all_synchronous,
     collectives,
     messages,
     deadlock,

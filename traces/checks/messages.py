@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from traces.checks.said import error, name
+from traces.checks.said import error, name, ranges
 from traces.program import Finding, Recv, Send, Trace, op_bytes
 
 _Part = tuple[int, int, int]  # (rank, index in its program, bytes)
@@ -13,7 +13,7 @@ _Part = tuple[int, int, int]  # (rank, index in its program, bytes)
 
 def messages(trace: Trace) -> Iterator[Finding]:
     """The n-th send of rank a to rank b with one group and tag is for b's n-th receive of the same."""
-    groups = {group.id for group in trace.groups}
+    groups = {group.id: group.ranks for group in trace.groups}
     sent: dict[tuple[int, int, int, int], list[_Part]] = defaultdict(list)
     received: dict[tuple[int, int, int, int], list[_Part]] = defaultdict(list)
     for rank, program in trace.programs.items():
@@ -25,6 +25,10 @@ def messages(trace: Trace) -> Iterator[Finding]:
                 yield error("not-a-member", text, rank=rank, op=index)
             elif op.peer == rank:
                 yield error("self-message", f"{name(op)} is of this rank with itself", rank=rank, op=index)
+            elif rank not in groups[op.group] or op.peer not in (*groups[op.group], -1):
+                text = f"{name(op)} with rank {op.peer} is in a group of rank {ranges(groups[op.group])}"
+                mend = "; a rank within a group may have been read as one of the job"  # as PyTorch issue 153819 tells
+                yield error("outside-group", text + mend, rank=rank, op=index)
             elif isinstance(op, Send):
                 sent[rank, op.peer, op.group, op.tag].append((rank, index, op_bytes(op)))
             else:
