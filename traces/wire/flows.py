@@ -14,6 +14,8 @@ from traces.errors import TraceError
 from traces.wire.packets import Segments
 from traces.wire.records import Ints
 
+_NOTHING = np.zeros(0, np.int64)
+
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
@@ -51,10 +53,11 @@ def pieces(segments: Segments) -> Pieces:
                 columns.append((np.full(len(found[0]), pair // count), np.full(len(found[0]), pair % count), *found))
             resent, missing = resent + again, missing + hole
     if not columns:
-        return Pieces(*(np.zeros(0, np.int64) for _ in range(5)), resent=0, missing=0)
+        columns.append((_NOTHING,) * 5)
     joined = [np.concatenate(column) for column in zip(*columns, strict=True)]
     by_time = np.argsort(joined[2], kind="stable")
-    return Pieces(*(column[by_time] for column in joined), resent=resent, missing=missing)
+    source, target, first_ns, last_ns, nbytes = (column[by_time] for column in joined)
+    return Pieces(source, target, first_ns, last_ns, nbytes, resent, missing)
 
 
 def _connections(segments: Segments, rows: Ints) -> list[Ints]:
@@ -72,8 +75,7 @@ def _union(segments: Segments, rows: Ints) -> tuple[tuple[Ints, Ints, Ints], int
     full = np.flatnonzero(segments.size[rows] > 0)
     rows, start = rows[full], start[full]
     if not len(rows):
-        nothing = np.zeros(0, np.int64)
-        return (nothing, nothing, nothing), 0, 0
+        return (_NOTHING, _NOTHING, _NOTHING), 0, 0
     order = np.lexsort((segments.at_ns[rows], -segments.size[rows], start))
     rows, start = rows[order], start[order]
     at_ns, size, ident = segments.at_ns[rows], segments.size[rows], segments.ident[rows]

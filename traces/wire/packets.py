@@ -1,7 +1,7 @@
 """TCP segments of a capture, read by columns: all packets at once, headers only, so a capture cut by its snaplen will do.
 
-Link types: www.tcpdump.org/linktypes.html. IPv4: RFC 791; IPv6: RFC 8200; TCP: RFC 9293. Payload sizes are those that the IP header says,
-for the capture may be cut; of super-packets beyond 64 KiB (BIG TCP), which say 0, that of the packet on the wire.
+Link types: www.tcpdump.org/linktypes.html. IPv4: RFC 791; IPv6: RFC 8200; TCP: RFC 9293. Payload sizes are those that the IP header
+says, for the capture may be cut; of super-packets beyond 64 KiB (BIG TCP), which say 0, that of the packet on the wire.
 """
 
 from __future__ import annotations
@@ -111,7 +111,9 @@ class Reader:
         lows, of_low = np.unique(halves[:, 1], return_inverse=True)
         pairs, of_pair = np.unique(of_high * (len(lows) + 1) + of_low, return_inverse=True)
         known = [
-            self._addresses.setdefault((int(highs[p // (len(lows) + 1)]), int(lows[p % (len(lows) + 1)])), len(self._addresses))
+            self._addresses.setdefault(
+                (int(highs[p // (len(lows) + 1)]), int(lows[p % (len(lows) + 1)])), len(self._addresses)
+            )
             for p in pairs.tolist()
         ]
         numbers[:] = np.array(known, np.int64)[of_pair] if known else 0
@@ -156,9 +158,7 @@ def _ipv4(data: bytes, ip: Ints, past: Ints) -> _Layer:
 
 def _ipv6(data: bytes, ip: Ints, past: Ints) -> _Layer:
     payload = words(data, ip + 4, 2)
-    source, target = (
-        np.stack([words(data, ip + n, 8), words(data, ip + n + 8, 8)], axis=1) for n in (8, 24)
-    )
+    source, target = (np.stack([words(data, ip + n, 8), words(data, ip + n + 8, 8)], axis=1) for n in (8, 24))
     header = np.full(len(ip), 40)
     is_tcp = words(data, ip + 6, 1) == _TCP
     return _Layer(header, np.where(payload, payload + 40, past), source, target, np.zeros(len(ip), np.int64), is_tcp)

@@ -1,4 +1,4 @@
-"""Where the packets of a capture file lie: pcap (draft-ietf-opsawg-pcap) and pcapng (draft-ietf-opsawg-pcapng), both byte orders."""
+"""Where the packets of a capture lie: pcap (draft-ietf-opsawg-pcap) and pcapng (draft-ietf-opsawg-pcapng), both byte orders."""
 
 from __future__ import annotations
 
@@ -125,7 +125,8 @@ def _pcapng(data: bytes, file: str) -> Records:
             for column, value in zip(columns, (at + body, kept, length, at_ns, own.link), strict=True):
                 column.append(value)
         at += size
-    return Records(*(np.array(column, np.int64) for column in columns), is_cut=at != len(data))
+    starts, kepts, lengths, times, links = (np.array(column, np.int64) for column in columns)
+    return Records(starts, kepts, lengths, times, links, at != len(data))
 
 
 def _interface(data: bytes, at: int, size: int, order: str) -> _Interface:
