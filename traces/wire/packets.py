@@ -1,0 +1,173 @@
+"""TCP segments of a capture, read by columns: all packets at once, headers only, so a capture cut by its snaplen will do.
+
+Link types: www.tcpdump.org/linktypes.html. IPv4: RFC 791; IPv6: RFC 8200; TCP: RFC 9293. Payload sizes are those that the IP header
+says, for the capture may be cut; of super-packets beyond 64 KiB (BIG TCP), which say 0, that of the packet on the wire.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from traces.errors import TraceError
+from traces.wire.records import Ints, Records, words
+
+_AT_ONCE = 1 << 16
+_TCP = 6
+_IPV4, _IPV6 = 0x0800, 0x86DD
+_VLANS = (0x8100, 0x88A8, 0x9100)
+_TYPE_AT = {1: (12, 14), 113: (14, 16), 276: (0, 20)}
+"""By link type, where the EtherType is and where IP begins: Ethernet, Linux cooked v1 and v2."""
+_IP_AT = {0: 4, 108: 4, 12: 0, 14: 0, 101: 0, 228: 0, 229: 0}
+"""By link type, where IP begins and says its own version: BSD loopback and raw IP."""
+_MAPPED = 0xFFFF << 32
+"""Under which IPv4 addresses stand among the IPv6 ones (RFC 4291, 2.5.5.2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """TCP segments: when seen, between which addresses (index into `addresses`) and ports, bytes `size` from number `seq` on.
+
+    `ident` is IPv4's identification, 0 with IPv6. `other` counts packets that are not TCP over IP, or too short to tell.
+    """
+
+    addresses: tuple[str, ...]
+    at_ns: Ints
+    source: Ints
+    target: Ints
+    ports: Ints
+    seq: Ints
+    size: Ints
+    syn: npt.NDArray[np.bool_]
+    ident: Ints
+    other: int
+
+
+class Reader:
+    """Gathers the segments of several files."""
+
+    def __init__(self) -> None:
+        self._addresses: dict[tuple[int, int], int] = {}
+        self._columns: list[tuple[Ints, ...]] = []
+        self._packets = 0
+
+    def add(self, data: bytes, records: Records, file: str) -> None:
+        """Raises TraceError for a link type that is not known."""
+        self._packets += len(records.at)
+        for first in range(0, len(records.at), _AT_ONCE):
+            part = slice(first, first + _AT_ONCE)
+            for link in Counter(records.link[part].tolist()):
+                if link not in _TYPE_AT and link not in _IP_AT:
+                    mend = f"known: {', '.join(map(str, sorted(_TYPE_AT | _IP_AT)))}"
+                    raise TraceError(f"link type {link} is not known", file=file, mend=mend)
+                chosen = np.flatnonzero(records.link[part] == link) + first
+                self._add(data, records, chosen, link)
+
+    def segments(self) -> Segments:
+        """All that were added, in the order of time."""
+        columns = [np.concatenate(c) for c in zip(*self._columns, strict=True)] or [np.zeros(0, np.int64)] * 8
+        order = np.argsort(columns[0], kind="stable")
+        at_ns, source, target, ports, seq, size, syn, ident = (column[order] for column in columns)
+        names = tuple(_name(high, low) for high, low in self._addresses)
+        other = self._packets - len(at_ns)
+        return Segments(names, at_ns, source, target, ports, seq, size, syn.astype(bool), ident, other)
+
+    def _add(self, data: bytes, records: Records, chosen: Ints, link: int) -> None:
+        at, end = records.at[chosen], records.at[chosen] + records.kept[chosen]
+        ip, version = _ip(data, at, link)
+        for number, read in ((4, _ipv4), (6, _ipv6)):
+            mine = np.flatnonzero((version == number) & (ip + 20 <= end))
+            if len(mine):
+                past = at[mine] + records.length[chosen][mine] - ip[mine]
+                self._tcp(data, ip[mine], end[mine], records.at_ns[chosen][mine], read(data, ip[mine], past))
+
+    def _tcp(self, data: bytes, ip: Ints, end: Ints, at_ns: Ints, layer: _Layer) -> None:
+        tcp = ip + layer.header
+        ok = layer.is_tcp & (tcp + 14 <= end)
+        tcp = tcp[ok]
+        flags = words(data, tcp + 12, 2)
+        size = layer.length[ok] - layer.header[ok] - (flags >> 12) * 4
+        whole = size >= 0
+        columns = (
+            at_ns[ok],
+            self._known(layer.source[ok]),
+            self._known(layer.target[ok]),
+            words(data, tcp, 4),
+            words(data, tcp + 4, 4),
+            size,
+            flags >> 1 & 1,
+            layer.ident[ok],
+        )
+        self._columns.append(tuple(column[whole] for column in columns))
+
+    def _known(self, halves: Ints) -> Ints:
+        """Numbers for addresses, which are rows of two halves."""
+        numbers = np.zeros(len(halves), np.int64)
+        highs, of_high = np.unique(halves[:, 0], return_inverse=True)
+        lows, of_low = np.unique(halves[:, 1], return_inverse=True)
+        pairs, of_pair = np.unique(of_high * (len(lows) + 1) + of_low, return_inverse=True)
+        known = [
+            self._addresses.setdefault(
+                (int(highs[p // (len(lows) + 1)]), int(lows[p % (len(lows) + 1)])), len(self._addresses)
+            )
+            for p in pairs.tolist()
+        ]
+        numbers[:] = np.array(known, np.int64)[of_pair] if known else 0
+        return numbers
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """Of each packet: bytes of the IP header and of the whole, the addresses in two halves, and whether TCP is inside."""
+
+    header: Ints
+    length: Ints
+    source: Ints
+    target: Ints
+    ident: Ints
+    is_tcp: npt.NDArray[np.bool_]
+
+
+def _ip(data: bytes, at: Ints, link: int) -> tuple[Ints, Ints]:
+    """Where IP begins, and its version; 0 where it is not IP."""
+    if link in _IP_AT:
+        ip = at + _IP_AT[link]
+        return ip, words(data, ip, 1) >> 4
+    type_at, ip_at = _TYPE_AT[link]
+    kind, ip = words(data, at + type_at, 2), at + ip_at
+    for _ in range(2):
+        tagged = np.flatnonzero(np.isin(kind, _VLANS))
+        if len(tagged):
+            kind[tagged] = words(data, ip[tagged] + 2, 2)
+            ip[tagged] += 4
+    return ip, np.where(kind == _IPV4, 4, np.where(kind == _IPV6, 6, 0))
+
+
+def _ipv4(data: bytes, ip: Ints, past: Ints) -> _Layer:
+    total = words(data, ip + 2, 2)
+    source, target = (_halves(words(data, ip + n, 4) | _MAPPED) for n in (12, 16))
+    whole = words(data, ip + 6, 2) & 0x3FFF == 0
+    header = (words(data, ip, 1) & 15) * 4
+    is_tcp = (words(data, ip + 9, 1) == _TCP) & whole & (header >= 20)
+    return _Layer(header, np.where(total, total, past), source, target, words(data, ip + 4, 2), is_tcp)
+
+
+def _ipv6(data: bytes, ip: Ints, past: Ints) -> _Layer:
+    payload = words(data, ip + 4, 2)
+    source, target = (np.stack([words(data, ip + n, 8), words(data, ip + n + 8, 8)], axis=1) for n in (8, 24))
+    header = np.full(len(ip), 40)
+    is_tcp = words(data, ip + 6, 1) == _TCP
+    return _Layer(header, np.where(payload, payload + 40, past), source, target, np.zeros(len(ip), np.int64), is_tcp)
+
+
+def _halves(low: Ints) -> Ints:
+    return np.stack([np.zeros(len(low), np.int64), low], axis=1)
+
+
+def _name(high: int, low: int) -> str:
+    address = ipaddress.IPv6Address((high % 2**64) << 64 | low % 2**64)
+    return str(address.ipv4_mapped or address)
