@@ -12,7 +12,7 @@ from replay.export import export
 from tests.traces.test_commands import SAMPLE
 from traces import archive
 from traces.errors import TraceError
-from traces.files import Opened
+from traces.files import Opened, open_all
 from traces.formats import FORMATS, ProgramFormat
 from traces.program import Trace
 
@@ -73,6 +73,27 @@ def test_a_damaged_chakra_file_is_never_a_traceback(corpus: Path) -> None:
             bad[dice.randrange(len(bad))] = dice.randrange(256)
         try:
             known.read([Opened("x.1.et", bytes(bad[: dice.choice((len(bad), dice.randrange(len(bad))))]), "", True)])
+            kept += 1
+        except TraceError:
+            refused += 1
+    assert kept > MUTATIONS // 100
+    assert refused > MUTATIONS // 10
+
+
+@pytest.mark.corpus
+def test_a_damaged_chakra_json_is_never_a_traceback(corpus: Path) -> None:
+    """A rank of the recorded JSON, and one with every field."""
+    recorded = min((file.data for file in open_all([corpus / "chakra/tests/data/json_trace.tar.gz"])), key=len)
+    message = (
+        b'{"Id": 9,\n"NodeType": 5,\n"comm_dst": 1,\n"comm_tag": 1,\n"comm_size": 11,\n"data_deps": [216,\n217]\n}'
+    )
+    known, dice = FORMATS["chakra"], random.Random("damage chakra json")
+    assert isinstance(known, ProgramFormat)
+    data = recorded.replace(b'"workload_graph": [', b'"workload_graph": [\n' + message + b",")
+    kept = refused = 0
+    for _ in range(MUTATIONS):
+        try:
+            known.read([Opened("x.1.json", damaged(data, dice), "", True)])
             kept += 1
         except TraceError:
             refused += 1

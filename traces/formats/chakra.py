@@ -1,7 +1,7 @@
-"""Chakra execution traces (`NAME.RANK.et`): each rank a graph of nodes in protobuf, one file a rank.
+"""Chakra execution traces (`NAME.RANK.et`): each rank a graph of nodes in protobuf or JSON, one file a rank.
 
-A file is messages with their lengths in front: GlobalMetadata, then Nodes (`chakra_schema`); what they mean is in `chakra_nodes`.
-Beside them may lie ASTRA-sim's comm_group.json, the ranks of the groups that `pg_name` names.
+In protobuf a file is messages with their lengths in front: GlobalMetadata, then Nodes (`chakra_schema`); `chakra_nodes` has what
+they mean. Beside them may lie ASTRA-sim's comm_group.json, the ranks of the groups that `pg_name` names.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 from traces import graph
 from traces.errors import TraceError
 from traces.files import Opened
+from traces.formats import chakra_json
 from traces.formats import chakra_schema as schema
 from traces.formats.chakra_nodes import COLLECTIVE, COMPUTE, IN_ALL, KEYS, RECV, REDUCING, SEND, Raw, is_groups, job
 from traces.graph import Node
@@ -34,6 +35,8 @@ from traces.program import (
 
 NAME = "chakra"
 
+_HEAD_BYTES = 1 << 14
+
 # What ASTRA-sim simulates (astra-sim/workload/Workload.cc, issue_coll_comm); it stops at others.
 SIMULATED = frozenset(
     {
@@ -45,7 +48,7 @@ SIMULATED = frozenset(
 
 def sniff(head: bytes) -> bool:
     """Whether a file that starts with `head` is a Chakra trace, or the groups of one."""
-    return is_groups(head) or schema.starts(head)
+    return is_groups(head) or schema.starts(head) or chakra_json.sniff(head)
 
 
 def read(files: Sequence[Opened]) -> Trace:
@@ -54,6 +57,9 @@ def read(files: Sequence[Opened]) -> Trace:
 
 
 def _nodes(file: Opened, said: Counter[str]) -> Iterator[tuple[str, Raw]]:
+    if chakra_json.sniff(file.data[:_HEAD_BYTES]):
+        yield from chakra_json.nodes(file, said)
+        return
     messages = schema.parsed(file.data, file.name)
     next(messages, None)  # the metadata
     for start, node in messages:
