@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from replay.messages import graphs, on_world
 from replay.plan import lower
 from traces.errors import TraceError
-from traces.formats import chakra, goal, smpi
+from traces.formats import chakra, goal, param, smpi
 from traces.program import Collective, Finding, Trace
 
 Exported = tuple[bytes | Mapping[str, bytes], tuple[Finding, ...]]
@@ -37,9 +37,19 @@ def _smpi(trace: Trace) -> Exported:
     return data, (*_lowered(lowered), *said)
 
 
+def _param(trace: Trace) -> Exported:
+    lower(trace)
+    return param.write(trace)
+
+
 def _lowered(number: int) -> tuple[Finding, ...]:
     text = f"{number} collectives were written as the messages of the default algorithms"
     return (Finding("as-messages", text, "info"),) if number else ()
 
 
-_FORMATS: dict[str, Callable[[Trace], Exported]] = {goal.NAME: _goal, chakra.NAME: _chakra, smpi.NAME: _smpi}
+_FORMATS: dict[str, Callable[[Trace], Exported]] = {
+    goal.NAME: _goal,
+    chakra.NAME: _chakra,
+    smpi.NAME: _smpi,
+    param.NAME: _param,
+}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from traces.errors import TraceError
 from traces.files import Opened
-from traces.formats import chakra, goal, kineto, pytorch_et, smpi
+from traces.formats import chakra, goal, kineto, param, pytorch_et, smpi
 from traces.program import Trace
 from traces.recording import Recording
 
@@ -40,6 +40,7 @@ _ALL: tuple[Format | ProgramFormat, ...] = (
     Format(pytorch_et.NAME, pytorch_et.sniff, pytorch_et.read),
     ProgramFormat(goal.NAME, goal.sniff, goal.read),
     ProgramFormat(chakra.NAME, chakra.sniff, chakra.read),
+    ProgramFormat(param.NAME, param.sniff, param.read),
     ProgramFormat(smpi.NAME, smpi.sniff, smpi.read),
 )
 FORMATS = {known.name: known for known in _ALL}
