@@ -9,19 +9,30 @@ import click
 
 @click.command("export", no_args_is_help=True)
 @click.argument("trace", type=click.Path(path_type=Path))
-@click.option("--to", "name", required=True, help="goal (LogGOPSim, ATLAHS), chakra (ASTRA-sim) or smpi-ti (SimGrid).")
 @click.option(
-    "-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The file to write."
+    "--to",
+    "name",
+    required=True,
+    help="goal (LogGOPSim, ATLAHS), chakra (ASTRA-sim), smpi-ti (SimGrid), param (PARAM's comms replay), perfetto (to look at "
+    "in ui.perfetto.dev), csv or parquet (a row an operation).",
+)
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The file to write; a folder for chakra and param.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(trace: Path, name: str, output: Path, as_json: bool) -> int:
     """Write TRACE in a format that other tools read.
 
-    What the format can't hold is said. `tracebed import` reads the file again.
+    What the format can't hold is said. `tracebed import` reads goal, chakra, smpi-ti and param again.
 
     \b
     Examples:
       tracebed export resnet50.trace --to goal -o resnet50.goal
+      tracebed export resnet50.trace --to perfetto -o resnet50.json
       tracebed export resnet50.trace --to smpi-ti -o resnet50.ti.txt
       echo resnet50.ti.txt > list; smpirun -np 4 -platform cluster.xml -hostfile hosts -replay list
     """

@@ -12,7 +12,7 @@ from replay.export import export
 from tests.traces.test_commands import SAMPLE
 from traces import archive
 from traces.errors import TraceError
-from traces.files import Opened
+from traces.files import Opened, open_all
 from traces.formats import FORMATS, ProgramFormat
 from traces.program import Trace
 
@@ -40,11 +40,12 @@ _WAYS: tuple[Callable[[bytes, bytes, random.Random], bytes], ...] = (
 )
 
 
-@pytest.mark.parametrize("name", ["goal", "smpi-ti"])
+@pytest.mark.parametrize("name", ["goal", "smpi-ti", "param"])
 def test_damage_is_never_a_traceback(name: str, tmp_path: Path) -> None:
     known = FORMATS[name]
     assert isinstance(known, ProgramFormat)
-    data = _short(export(archive.read(SAMPLE), name)[0], name)
+    written = export(archive.read(SAMPLE), name)[0]
+    data = _short(written if isinstance(written, bytes) else written["rank-0.json"], name)
     dice = random.Random(f"damage {name}")
     kept = refused = 0
     for _ in range(MUTATIONS):
@@ -80,10 +81,33 @@ def test_a_damaged_chakra_file_is_never_a_traceback(corpus: Path) -> None:
     assert refused > MUTATIONS // 10
 
 
+@pytest.mark.corpus
+def test_a_damaged_chakra_json_is_never_a_traceback(corpus: Path) -> None:
+    """A rank of the recorded JSON, and one with every field."""
+    recorded = min((file.data for file in open_all([corpus / "chakra/tests/data/json_trace.tar.gz"])), key=len)
+    message = (
+        b'{"Id": 9,\n"NodeType": 5,\n"comm_dst": 1,\n"comm_tag": 1,\n"comm_size": 11,\n"data_deps": [216,\n217]\n}'
+    )
+    known, dice = FORMATS["chakra"], random.Random("damage chakra json")
+    assert isinstance(known, ProgramFormat)
+    data = recorded.replace(b'"workload_graph": [', b'"workload_graph": [\n' + message + b",")
+    kept = refused = 0
+    for _ in range(MUTATIONS):
+        try:
+            known.read([Opened("x.1.json", damaged(data, dice), "", True)])
+            kept += 1
+        except TraceError:
+            refused += 1
+    assert kept > MUTATIONS // 100
+    assert refused > MUTATIONS // 10
+
+
 def _short(data: bytes, name: str) -> bytes:
     """The first lines of each rank, so that many can be tried."""
     lines = data.decode().split("\n")
     if name == "goal":
         blocks = "\n".join(lines).split("\n}")
         return "\n}".join(["\n".join(block.split("\n")[:40]) for block in blocks]).encode()
+    if name == "param":
+        return "\n".join([*lines[:40], lines[-3], "]"]).encode()
     return "\n".join(line for rank in range(4) for line in [x for x in lines if x.startswith(f"{rank} ")][:25]).encode()

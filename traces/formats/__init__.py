@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from traces.errors import TraceError
 from traces.files import Opened
-from traces.formats import chakra, goal, kineto, pcap, pytorch_et, recorded, smpi
+from traces.formats import chakra, goal, kineto, param, pcap, pytorch_et, recorded, smpi
 from traces.program import Trace
 from traces.recording import Recording
 
@@ -42,6 +42,7 @@ _ALL: tuple[Format | ProgramFormat, ...] = (
     ProgramFormat(goal.NAME, goal.sniff, goal.read),
     ProgramFormat(chakra.NAME, chakra.sniff, chakra.read),
     ProgramFormat(pcap.NAME, pcap.sniff, pcap.read),
+    ProgramFormat(param.NAME, param.sniff, param.read),
     ProgramFormat(smpi.NAME, smpi.sniff, smpi.read),
 )
 FORMATS = {known.name: known for known in _ALL}
