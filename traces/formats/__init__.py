@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from traces.errors import TraceError
 from traces.files import Opened
-from traces.formats import chakra, goal, kineto, pytorch_et, smpi
+from traces.formats import chakra, goal, kineto, nccl_log, pytorch_et, smpi
 from traces.program import Trace
 from traces.recording import Recording
 
@@ -41,6 +41,7 @@ _ALL: tuple[Format | ProgramFormat, ...] = (
     ProgramFormat(goal.NAME, goal.sniff, goal.read),
     ProgramFormat(chakra.NAME, chakra.sniff, chakra.read),
     ProgramFormat(smpi.NAME, smpi.sniff, smpi.read),
+    ProgramFormat(nccl_log.NAME, nccl_log.sniff, nccl_log.read),
 )
 FORMATS = {known.name: known for known in _ALL}
 
