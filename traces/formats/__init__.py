@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from traces.errors import TraceError
 from traces.files import Opened
-from traces.formats import chakra, goal, kineto, param, pcap, pytorch_et, recorded, smpi
+from traces.formats import aicb, chakra, goal, kineto, nccl_log, param, pcap, pytorch_et, recorded, simai, smpi
 from traces.program import Trace
 from traces.recording import Recording
 
@@ -44,6 +44,9 @@ _ALL: tuple[Format | ProgramFormat, ...] = (
     ProgramFormat(pcap.NAME, pcap.sniff, pcap.read),
     ProgramFormat(param.NAME, param.sniff, param.read),
     ProgramFormat(smpi.NAME, smpi.sniff, smpi.read),
+    ProgramFormat(nccl_log.NAME, nccl_log.sniff, nccl_log.read),
+    ProgramFormat(aicb.NAME, aicb.sniff, aicb.read),
+    ProgramFormat(simai.NAME, simai.sniff, simai.read),
 )
 FORMATS = {known.name: known for known in _ALL}
 
