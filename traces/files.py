@@ -28,10 +28,17 @@ _READABLE = (
     ".txt.gz",
     ".et",
     ".et.gz",
+    ".jsonl",
+    ".jsonl.gz",
+    ".log",
+    ".csv",
+    ".csv.gz",
     ".pcap",
     ".pcapng",
     ".pcap.gz",
     ".pcapng.gz",
+    ".pkl",
+    ".pickle",
 )
 
 
@@ -52,13 +59,18 @@ def open_all(paths: Sequence[Path]) -> Iterator[Opened]:
     """Every recording in `paths`, one at a time, folders and archives in name order. Raises TraceError, OSError."""
     for path in paths:
         if path.is_dir():
-            inside = sorted(p for p in path.iterdir() if p.name.endswith(_READABLE) and not p.name.startswith("."))
+            inside = sorted(p for p in path.iterdir() if p.is_file() and _is_readable(p.name))
             if not inside:
                 raise TraceError("no recordings in this folder", file=path, mend=f"they end in {', '.join(_READABLE)}")
             for file in inside:
                 yield from _open(file, is_named=False)
         else:
             yield from _open(path, is_named=True)
+
+
+def _is_readable(name: str) -> bool:
+    """By its ending; flight recorders' dumps have none but the rank ("nccl_trace_rank_3")."""
+    return not name.startswith(".") and (name.endswith(_READABLE) or ("." not in name and name[-1].isdigit()))
 
 
 def _open(path: Path, *, is_named: bool) -> Iterator[Opened]:

@@ -11,9 +11,9 @@ from pathlib import Path
 from traces import clocks, formats
 from traces.errors import TraceError
 from traces.files import Opened, open_all
-from traces.formats import recorded
+from traces.formats import flight_recorder, recorded
 from traces.peers import resolved
-from traces.program import Finding, Group, Program, Source, StepMark, Trace
+from traces.program import Collective, Finding, Group, Program, Recv, Send, Source, StepMark, Trace
 from traces.pytorch.calls import UNKNOWN, Call
 from traces.recording import Recording
 from traces.timeline import program, untimed
@@ -97,6 +97,12 @@ def import_files(
     aligned = clocks.align(programs, hosts)
     programs, said = resolved(aligned.programs)
     findings += [*aligned.findings, *said]
+    if not any(isinstance(op, Collective | Send | Recv) for p in programs.values() for op in p.ops):
+        text = "no communication is recorded here"
+        mend = "record with the distributed backend up, and with record_shapes"
+        if told == UNKNOWN:
+            text, mend = f"no file says that there are more ranks than {world_size}", "import the files of all ranks"
+        raise TraceError(text, file=", ".join(source.name for source in sources), mend=mend)
     return Trace(
         world_size=world_size,
         groups=tuple(sorted(set(groups.values()), key=lambda group: group.id)),
@@ -146,8 +152,8 @@ def _ranks_of(recordings: Sequence[Recording]) -> list[int]:
 
 def _rank_in_name(file: str) -> int | None:
     """The rank a file's name gives: the number behind "rank", else the one that ends it ("et_3.json")."""
-    stem = re.sub(r"(\.pt)?(\.trace)?\.json$", "", file)
-    found = re.search(r"rank[-_. ]?(\d+)", stem) or re.search(r"[-_](\d+)$", stem)
+    stem = re.sub(r"(\.pt)?(\.trace)?\.(json|pkl|pickle)$", "", file)
+    found = re.search(r"rank[-_. ]?(\d+)", stem) or re.search(r"[-_](\d+)$", stem) or re.search(r"^[a-z_]+(\d+)$", stem)
     return int(found.group(1)) if found else None
 
 
@@ -161,6 +167,8 @@ def _join(recordings: Sequence[Recording], ranks_of: Sequence[int]) -> dict[int,
         others.append(recording)
     joined = {}
     for rank, mine in sorted(by_rank.items()):
+        # What a flight recorder keeps, each of the others has in full, and no ids join it to them.
+        mine = [recording for recording in mine if recording.format != flight_recorder.NAME] or mine
         timed = next((recording for recording in sorted(mine, key=_precision) if recording.timeline is not None), None)
         described = next((recording for recording in mine if recording is not timed), None)
         calls = _described(timed, described) if timed and described else mine[0].calls

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from traces.checks import check, is_replayable
+from traces.errors import TraceError
 from traces.files import open_all
 from traces.formats import choose
 from traces.importer import import_files
@@ -182,18 +183,30 @@ def test_kineto_alone_of_2023_has_no_sizes_and_is_not_replayed_as_nothing(corpus
     ("file", "expected"),
     [
         (f"{HTA}/cpu_only", {"missing-rank", "group-unknown"}),
-        (f"{HTA}/ns_resolution_trace", {"no-communication", "alone"}),
-        (f"{HTA}/rank_unavailable", {"no-communication"}),
-        (f"{HTA}/distributed_info_unavailable", {"no-communication"}),
         (f"{HTA}/trace_diff/control", {"missing-rank", "no-sizes"}),
         (f"{HTA}/trace_filter", {"missing-rank", "no-sizes"}),
-        (f"{PARAM}/resnet_kineto.json.gz", {"no-communication"}),
-        (f"{PARAM}/hf_GPT2_et.json.tar.gz", {"no-communication"}),
         ("chakra/tests/data/1.0.2-chakra.0.0.4.tgz", {"no-timestamps"}),
     ],
 )
 def test_what_can_not_be_replayed_is_said_and_never_crashes(corpus: Path, file: str, expected: set[str]) -> None:
     assert codes(import_files([corpus / file])) >= expected
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        f"{HTA}/ns_resolution_trace",
+        f"{HTA}/rank_unavailable",
+        f"{HTA}/distributed_info_unavailable",
+        f"{PARAM}/resnet_kineto.json.gz",
+        f"{PARAM}/hf_GPT2_et.json.tar.gz",
+        f"{PARAM}/resnet_et.json.gz",
+        f"{PARAM}/1.0.3-chakra.0.0.4/resnet_1gpu_et.json.gz",
+    ],
+)
+def test_recordings_without_communication_are_refused(corpus: Path, file: str) -> None:
+    with pytest.raises(TraceError, match="no communication is recorded here"):
+        import_files([corpus / file])
 
 
 @pytest.mark.parametrize(

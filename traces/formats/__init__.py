@@ -10,7 +10,20 @@ from dataclasses import dataclass
 
 from traces.errors import TraceError
 from traces.files import Opened
-from traces.formats import aicb, chakra, goal, kineto, nccl_log, param, pcap, pytorch_et, recorded, simai, smpi
+from traces.formats import (
+    aicb,
+    chakra,
+    flight_recorder,
+    goal,
+    kineto,
+    nccl_log,
+    param,
+    pcap,
+    pytorch_et,
+    recorded,
+    simai,
+    smpi,
+)
 from traces.program import Trace
 from traces.recording import Recording
 
@@ -39,6 +52,7 @@ _ALL: tuple[Format | ProgramFormat, ...] = (
     Format(kineto.NAME, kineto.sniff, kineto.read),
     Format(recorded.NAME, recorded.sniff, recorded.read),
     Format(pytorch_et.NAME, pytorch_et.sniff, pytorch_et.read),
+    Format(flight_recorder.NAME, flight_recorder.sniff, flight_recorder.read),
     ProgramFormat(goal.NAME, goal.sniff, goal.read),
     ProgramFormat(chakra.NAME, chakra.sniff, chakra.read),
     ProgramFormat(pcap.NAME, pcap.sniff, pcap.read),
