@@ -10,8 +10,11 @@ The same trace gives the same bytes: members have a fixed date and order.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
+import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -33,6 +36,14 @@ FORMAT = "tracebed"
 MAX_OPS = 50_000_000
 MAX_HEADER_BYTES = 256 << 20
 _NPY_HEADER_BYTES = 4096
+# The text of a header is a Python expression. numpy always writes this one, and nothing else is evaluated.
+_NPY_HEADER = re.compile(
+    rb"\x93NUMPY\x01\x00..\{'descr': '(?P<type>[<>|][A-Za-z]([1-9]\d{0,2})?)', 'fortran_order': False, "
+    rb"'shape': \((?P<shape>(\d{1,18}, ?)*(\d{1,18})?)\), \} *\n",
+    re.DOTALL,
+)
+# What zipfile raises where a zip's own fields are damaged, besides OSError for a place before the file.
+_DAMAGE = (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, struct.error, zlib.error)
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip can hold
 
 
@@ -166,19 +177,22 @@ def _limit(header: Header, name: str) -> int:
 def _open(path: Path) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(path)
-    except zipfile.BadZipFile as error:
+    except (*_DAMAGE, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise
         raise TraceError("not a .trace file", file=path, mend="tracebed import makes one from a recording") from error
 
 
 def _member(archive: zipfile.ZipFile, name: str, path: Path, limit: int) -> bytes:
     try:
         info = archive.getinfo(name)
-        if info.file_size > limit:
-            raise TraceError(f"claims {info.file_size} bytes, at most {limit} can be right", file=path, place=name)
-        return archive.read(info)
     except KeyError as error:
         raise TraceError("is missing", file=path, place=name) from error
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, zlib.error) as error:
+    if info.file_size > limit:
+        raise TraceError(f"claims {info.file_size} bytes, at most {limit} can be right", file=path, place=name)
+    try:
+        return archive.read(info)
+    except (*_DAMAGE, OSError) as error:
         raise TraceError(f"is damaged: {error}", file=path, place=name) from error
 
 
@@ -233,13 +247,17 @@ def _program(archive: zipfile.ZipFile, header: Header, rank: int, path: Path) ->
 
 def _array(archive: zipfile.ZipFile, name: str, path: Path, dtype: str, length: int) -> npt.NDArray[Any]:
     data = _member(archive, name, path, np.dtype(dtype).itemsize * length + _NPY_HEADER_BYTES)
-    stream = io.BytesIO(data)
+    head = data[: 10 + int.from_bytes(data[8:10], "little")]  # NEP 1: magic, version, 16-bit length, text
+    said = _NPY_HEADER.fullmatch(head)
     try:
-        if np.lib.format.read_magic(stream) != (1, 0):
-            raise ValueError("not an .npy of version 1.0")
-        shape, _, found = np.lib.format.read_array_header_1_0(stream)
-    except ValueError as error:
+        if said is None:
+            raise ValueError("not an .npy of version 1.0 as numpy writes it")
+        found, shape = (
+            np.dtype(said["type"].decode()),
+            tuple(int(size) for size in said["shape"].replace(b",", b" ").split()),
+        )
+    except (TypeError, ValueError) as error:
         raise TraceError(f"is damaged: {error}", file=path, place=name) from error
-    if shape != (length,) or found != np.dtype(dtype) or len(data) - stream.tell() != length * found.itemsize:
+    if shape != (length,) or found != np.dtype(dtype) or len(data) - len(head) != length * found.itemsize:
         raise TraceError(f"holds {found} {shape}, expected {dtype} ({length},)", file=path, place=name)
-    return np.frombuffer(data, dtype=found, offset=stream.tell())
+    return np.frombuffer(data, dtype=found, offset=len(head))

@@ -18,6 +18,8 @@ def recorded_step_ns(trace: Trace) -> tuple[int, ...]:
         return ()
     passed = [max(moments) for moments in zip(*marks, strict=False)]
     starts = [op.origin.start_ns for p in trace.programs.values() for op in p.ops[:1]]
+    if min(starts, default=-1) < 0:
+        return ()
     return tuple(after - before for before, after in zip([min(starts), *passed], passed, strict=False))
 
 

@@ -61,7 +61,7 @@ def _show(trace: Trace, findings: Sequence[Finding]) -> None:
         of = f", rank {ranks}" if ranks else ""
         verdict = "replay is still right" if is_right else "replay would not be right"
         click.echo(f"{severity}: {code} ({len(found)}{of}): {verdict}")
-        place = where(trace, found[0])
+        place = where(trace, found[0]) if found[0].op >= 0 or len(found) > 1 else ""  # else the line above says it
         example = f"{place}: {found[0].message}" if place else found[0].message
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else len(example) + 4
         click.echo(click.wrap_text(example, width, "    ", "    "))

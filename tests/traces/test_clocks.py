@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
 from tests.traces.build import reduce
+from tests.traces.recordings import all_reduce, gloo, kineto, step
 from traces.clock_fit import Clock, fit
 from traces.clocks import align, residuals, shifted
+from traces.importer import import_files
 from traces.program import Collective, CollectiveKind, Op, Origin, Program, Recv, Send
+from traces.steps import recorded_step_ns
 
 SECOND = 1_000_000_000
 LATE_NS = 20_000.0  # the mean of what a rank is late to see an end
@@ -169,3 +174,23 @@ def test_moving_leaves_what_was_not_recorded() -> None:
     found = shifted(Program(0, (reduce(end_ns=50), reduce())), back)
 
     assert [(op.origin.start_ns, op.origin.end_ns) for op in found.ops] == [(30, 30), (-1, -1)]
+
+
+def test_an_import_says_how_hosts_were_aligned(tmp_path: Path) -> None:
+    def events(later_us: int) -> list[dict[str, object]]:
+        return [
+            step(0, later_us, later_us + 50),
+            all_reduce(later_us + 10, later_us + 12, 3, 8, is_async=False),
+            gloo("all_reduce", later_us + 11, later_us + 40, 4),
+        ]
+
+    for number, (host, later_us) in enumerate((("a", 0), ("b", 1_000_000))):
+        (tmp_path / f"rank-{number}.json").write_text(json.dumps(kineto(events(later_us), rank=number, host=host)))
+    found = import_files([tmp_path])
+    assert [(f.code, f.rank) for f in found.findings] == [("clock-aligned", 1)]
+    assert (
+        found.findings[0].message
+        == "the clock of b was moved by -1000.000 ms, by the ends of 1 collectives; 0 us are left"
+    )
+    assert recorded_step_ns(found) == (50_000,)
+    assert found.clock_residual_ns == {0: 0, 1: 0}

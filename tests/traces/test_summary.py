@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.traces.build import exchange, sync, trace
 from traces.bandwidth import bus_factor
+from traces.importer import import_files
 from traces.meetings import begins, meetings
 from traces.program import Collective, CollectiveKind, Compute, DType, Op, Origin, Program, Recv, Send, StepMark, Wait
 from traces.summary import StepRow, Summary, summarise
@@ -127,3 +129,23 @@ def test_which_operations_are_one_where_a_rank_lost_some() -> None:
     alike = [op(_K.ALL_REDUCE, 1, 0, 1)] * 3
     unclear = {0: Program(0, tuple(alike)), 1: Program(1, tuple(alike[1:]))}
     assert [sorted(meeting.parts) for meeting in meetings(unclear)] == [[0], [0], [0]]
+
+
+@pytest.mark.corpus
+def test_real_recordings_give_the_figures_that_were_measured_of_them(corpus: Path) -> None:
+    """notes/trace_formats.md, section 1: Megatron's starts differ by up to 41.7 ms, DLRM's by up to 7.6 ms."""
+    inputs = corpus / "param/et_replay/tests/inputs"
+    megatron = import_files([corpus / "astra-sim/my_test/inputs/workload/megatron-tp8"])
+    dlrm = import_files([inputs / "dlrm_kineto.tar.gz", inputs / "dlrm_pytorch_et.tar.gz"])
+    apart = {}
+    for name, job in (("megatron", megatron), ("dlrm", dlrm)):
+        starts = [[op.origin.start_ns for _, op in met.parts.values()] for met in meetings(job.programs)]
+        apart[name] = max(max(each) - min(each) for each in starts)
+    assert apart == {"megatron": pytest.approx(41.7e6, abs=0.05e6), "dlrm": pytest.approx(7.6e6, abs=0.05e6)}
+
+    big, small = summarise(megatron).operations
+    assert (big.bytes, big.count, small.bytes, small.count) == (64 << 20, 81, 32768, 3)
+    # What no 8 GPUs on one NVLink switch exceed: 300 GB/s each way on an A100 (NVIDIA's data sheet).
+    assert big.min_ns is not None
+    assert 1.75 * big.bytes / big.min_ns < 300
+    assert summarise(dlrm).collectives == 8
