@@ -128,3 +128,20 @@ def test_the_command_takes_the_group(tmp_path: Path, capsys: Capture) -> None:
     assert tracebed("scale", small, "--ranks", 8, "--along", "dp-0-0", "--repeat", 3, "-o", large) == 0
     assert "8 ranks, 6 steps" in capsys.readouterr().out
     assert tracebed("check", large) == 0
+
+
+def test_the_command_finds_the_group_when_names_go(tmp_path: Path, capsys: Capture) -> None:
+    small, large = tmp_path / "small.trace", tmp_path / "large.trace"
+    archive.write(tiny(4, "tp=2", steps=3), small)
+
+    arguments = ["scale", small, "--ranks", 6, "--along", "dp-0-0", "--anonymise", "-o", large]
+    assert tracebed(*arguments, "--steps", "1:2") == 0
+    made = archive.read(large)
+    assert (made.world_size, made.step_count) == (6, 1)
+    assert "dp-0" not in capsys.readouterr().out
+    assert not any("dp" in group.name or group.description for group in made.groups)
+
+    assert tracebed(*arguments, "--steps", "1:2", "--drop-warm-up", 1) == 2
+    assert "both say where to begin" in capsys.readouterr().err
+    assert tracebed(*arguments, "--steps", "2:9") == 2
+    assert "no steps 2:9" in capsys.readouterr().err
