@@ -8,6 +8,15 @@ from dataclasses import dataclass, fields
 from traces.errors import TraceError
 from traces.program import Group
 
+_WHAT = {
+    "dp": "data parallel",
+    "tp": "tensor parallel",
+    "pp": "pipeline",
+    "cp": "context parallel",
+    "ep": "expert parallel",
+    "edp": "data parallel experts",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -124,7 +133,9 @@ def groups_of(layout: Layout) -> tuple[Group, ...]:
             for t in parts:
                 members |= _links(layout, s, r, t)
     real = [(name, tuple(ranks)) for name, ranks in members.items() if len(set(ranks)) > 1]
-    return tuple(Group(number, name, ranks, number) for number, (name, ranks) in enumerate(real))
+    return tuple(
+        Group(number, name, ranks, number, _WHAT[name.partition("-")[0]]) for number, (name, ranks) in enumerate(real)
+    )
 
 
 def _links(layout: Layout, stage: int, replica: int, part: int) -> dict[str, tuple[int, int]]:

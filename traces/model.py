@@ -157,6 +157,10 @@ def parse(text: str, file: str) -> Model:
         for number in range(entry.repeat):
             layers += [_layer(inner, f"{entry.name}.{number}.{inner.name}", units, file) for inner in entry.layers]
             units += 1
+    tables = [index for index, layer in enumerate(layers) if layer.split == "table"]
+    if tables and not any(layer.joins for layer in layers[tables[-1] + 1 :]):
+        text = f"no layer behind {layers[tables[-1]].name} has `joins`: expected one where what was looked up is needed"
+        raise TraceError(text, file=file, place="layers")
     model = Model(
         written.name, written.source, written.device, written.dtype, written.batch, written.tflops, tuple(layers)
     )

@@ -14,7 +14,7 @@ def recorded_step_ns(trace: Trace) -> tuple[int, ...]:
     The first step is counted from the first operation's start. Empty where the recording has no times.
     """
     marks = [[op.origin.end_ns for op in p.ops if isinstance(op, StepMark)] for p in trace.programs.values()]
-    if not marks or any(moment < 0 for mine in marks for moment in mine):
+    if not (marks and all(marks)) or any(moment < 0 for mine in marks for moment in mine):
         return ()
     passed = [max(moments) for moments in zip(*marks, strict=False)]
     starts = [op.origin.start_ns for p in trace.programs.values() for op in p.ops[:1]]

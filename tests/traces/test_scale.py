@@ -152,13 +152,13 @@ def test_groups_that_are_not_used_are_no_obstacle() -> None:
                 *[(*sync(reduce(group=1 + rank // 2)), *sync(reduce(), 2)) for rank in range(4)],
                 groups=[(0, 1), (2, 3)],
             ),
-            "not data-parallel over all 4 ranks: group '1' (rank 0-1), '2' (rank 2-3) (only jobs whose groups all",
+            "not data-parallel over all 4 ranks: group '1' (rank 0-1), '2' (rank 2-3) (--along names a group",
         ),
         (
             trace(sync(exchange([1, 2], [1, 3])), sync(exchange([3, 4], [2, 4]))),
-            "not data-parallel: group '0' has all_to_all",
+            "group '0' does not join replicas: group '0', which joins them, has all_to_all",
         ),
-        (trace([Send(1, 4)], [Recv(0, 4)]), "not data-parallel: group '0' has recv, send"),
+        (trace([Send(1, 4)], [Recv(0, 4)]), "group '0' does not join replicas: group '0', which joins them, has send"),
         (
             trace(sync(reduce(8)), sync(reduce(9))),
             "can't be scaled: all_reduce of 36 bytes, 32 at rank 0 [size-mismatch]",

@@ -64,3 +64,7 @@ def test_a_step_ends_when_its_last_rank_passes_the_mark() -> None:
 
 def test_without_times_there_are_no_step_times() -> None:
     assert recorded_step_ns(trace(job(), job())) == ()
+
+
+def test_programs_without_operations_have_no_recorded_times() -> None:
+    assert recorded_step_ns(trace((), ())) == ()

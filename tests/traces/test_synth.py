@@ -202,6 +202,7 @@ def test_a_layout_that_can_t_be_says_why(text: str, said: str) -> None:
         ("&a {name: a, tensors: [3]}, *a", "aliases"),
         ("{name: a, tensors: [99999999x9999999]}", "more than 17592186044416 elements"),
         ("{name: a, tensors: [3], flops: 9999999999999999999999}", "expected flops"),
+        ("{name: a, tensors: [3], split: table}", "no layer behind a has `joins`"),
         ("{name: a, tensors: [3], experts: 5000}", "expected experts up to 4096"),
         ("{name: a, tensors: [3], experts: 2, top_k: 3}", "top_k from 1 to as many"),
         ("{name: a, repeat: 10000, layers: [{name: b, tensors: [3], experts: 4096}]}", "40960000 tensors"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from replay.ideal import ideal_step_ns
 from replay.plan import lower
+from tests.traces.test_mutations import MUTATIONS, damaged
 from tests.traces.test_synth import collectives, compute_ns, made
 from traces.checks import check
 from traces.errors import TraceError
@@ -216,6 +218,7 @@ def test_mixtral_computes_what_a_token_meets() -> None:
         ("gpt2", Layout(dp=2, ep=2), "has no experts to share out with ep=2"),
         ("mixtral-8x7b", Layout(dp=3, ep=3), "ep=3 does not divide the 8 experts"),
         ("dlrm", Layout(dp=32), "has 26 tables, too few for 32 ranks"),
+        ("dlrm", Layout(pp=2), "tables of DLRM: tables are not cut into stages"),
         ("dlrm", Layout(tp=2), "no layer of DLRM says how tp=2 splits it"),
     ],
 )
@@ -230,3 +233,33 @@ def test_assumptions_are_said_where_they_are_made() -> None:
     assert "equal part of the attention" not in plain.message
     assert "equal part of the attention" in cut.message
     assert "tables" in made(replace(load("dlrm"), batch=8), 2).findings[0].message
+
+
+def test_a_damaged_description_is_never_a_traceback() -> None:
+    text = b"""
+name: x
+source: x
+device: x
+dtype: int8
+batch: 1
+tflops: 1
+layers:
+- name: a
+  repeat: 1
+  layers: [{name: b, tensors: [8x1], uses: 2, flops: 9, kv: 1x1,
+split: column}, {name: c,
+tensors: [1x8], experts: 2, top_k: 1,
+split: row, activation: 1x1}]
+"""
+    dice = random.Random("damage model")
+    kept = refused = 0
+    tries = MUTATIONS // 4  # the YAML alone takes a millisecond each
+    for _ in range(tries):
+        try:
+            model = parse(damaged(text, dice).decode("utf-8", "replace"), "x.yaml")
+            synthesize(model, dice.choice((Layout(dp=2, zero=3), Layout(tp=2, sp=1), Layout(cp=2), Layout(dp=2, ep=2))))
+            kept += 1
+        except TraceError:
+            refused += 1
+    assert kept > tries // 100
+    assert refused > tries // 10

@@ -60,6 +60,8 @@ def _refuse(model: Model, layout: Layout) -> None:
         if count % layout.ep:
             raise TraceError(f"ep={layout.ep} does not divide the {count} experts of {model.name}", place="--layout")
     for layer in layers:
+        if layer.split == "table" and layout.pp > 1:
+            raise TraceError(f"{layer.name} of {model.name}: tables are not cut into stages", place="--layout")
         if layer.split == "table" and len(layer.tensors) < layout.replicas:
             text = f"{layer.name} of {model.name} has {len(layer.tensors)} tables, too few for {layout.replicas} ranks"
             raise TraceError(text, place="--layout")

@@ -4,8 +4,8 @@
 - ZeRO (arXiv 1910.02054): stage 1 scatters the reduced buckets at the last pass, stage 2 at every pass; both gather the
   new parameters at the end of the step. Stage 3 is FSDP2: a unit is gathered before it is used, while the one before it
   computes, and its gradients are scattered; what is in no unit is gathered once a pass.
-- Experts that are shared out are reduced among those who have the same ones only (DeepSpeed-MoE, arXiv 2201.05596, section
-  5.2), in buckets of their own. Tables that are shared out are nobody else's.
+- Experts that are shared out are reduced among those who have the same ones only (DeepSpeed's expert data parallel groups,
+  deepspeed/utils/groups.py), in buckets of their own. Tables that are shared out are nobody else's.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
   their gradients in front of `column` layers. With `sp`, sequence parallel (arXiv 2205.05198, section 4.2): each is a
   reduce-scatter and an all-gather, activations in front of `column` layers are gathered again for the backward pass while it
   computes, and gradients of what every rank has whole are reduced once a step.
-- Experts (Switch, arXiv 2101.03961, section 3.2): an all_to_all in front of a run of layers of experts brings each token to
+- Experts (GShard, arXiv 2006.16668): an all_to_all in front of a run of layers of experts brings each token to
   its `top_k` experts, one behind it brings the results back; the same backward.
 - Tables (DLRM, arXiv 1906.00091, section 3): an all_to_all of what each rank looked up for all, while what stands between
   it and the layer that joins computes; backward the same of its gradients.
@@ -146,7 +146,10 @@ class Rank:
             self._writer.wait(self._writer.exchange(self._ep, splits, splits, name))
 
     def _look_up(self, layer: Layer, name: str, *, is_backward: bool = False) -> None:
-        """Each rank looks up in its tables for all; ranks have tables as DLRM shares them out, the first ones one more."""
+        """Each rank looks up in its tables for all; the first ranks have a table more than the others.
+
+        So does DLRM (facebookresearch/dlrm, extend_distributed.py, get_split_lengths).
+        """
         if self._dp is None:
             return
         ranks, width = len(self._dp.ranks), layer.activation // len(layer.tensors) * self._batch
