@@ -13,7 +13,7 @@ from traces.program import Finding, Trace
 from traces.wire.flows import Pieces
 from traces.wire.messages import messages
 from traces.wire.patterns import SURE, Match, all_to_all, parameter_server, pipeline, rings
-from traces.wire.phases import Phase, Traffic, period, phases, silence_ns
+from traces.wire.phases import Phase, Traffic, period, phases, repaired, silence_ns
 from traces.wire.programs import Writer, all_reduce_bytes, together
 
 _BYSTANDER = 100
@@ -32,7 +32,7 @@ def trace(pieces: Pieces, addresses: Sequence[str], file: str) -> Trace:
     """The job. Raises TraceError where no two addresses talk to each other."""
     pieces, hosts, findings = _ranks(pieces, addresses, file)
     gap_ns = silence_ns(pieces)
-    found = phases(pieces, gap_ns, len(hosts))
+    found = repaired(pieces, phases(pieces, gap_ns, len(hosts)), len(hosts))
     returns = period(found)
     findings += _said_of_time(found, gap_ns, returns)
     length, ahead = returns or (len(found), 0)
