@@ -69,18 +69,20 @@ def repaired(pieces: Pieces, found: Sequence[Phase], ranks: int) -> list[Phase]:
     return repaired
 
 
-def period(found: Sequence[Phase]) -> tuple[int, int] | None:
-    """How many phases a step has, and how many go ahead of the first whole step; None where they don't return.
+def period(found: Sequence[Phase]) -> tuple[int, int, int] | None:
+    """How many phases a step has, how many go ahead of the first whole step, and how many whole steps there are; None where the
+    phases don't return for more than half of the capture.
 
     Two phases are alike if the same pairs talk, those with under 1 % of the bytes aside, and their bytes are within 5 %.
     """
     kinds = _kinds(found)
     for length in range(1, min(len(kinds) // 2, _LONGEST_PERIOD) + 1):
-        differ = np.flatnonzero(kinds[length:] != kinds[:-length])
-        ahead = int(differ[-1]) + 1 if len(differ) else 0
-        steps = (len(kinds) - ahead) // length
+        differ = np.flatnonzero(np.append(kinds[length:] != kinds[:-length], True))
+        begins = np.append(0, differ[:-1] + 1)
+        longest = int((differ - begins).argmax())
+        steps = (int(differ[longest] - begins[longest]) + length) // length
         if steps >= 2 and steps * length * 2 > len(kinds):
-            return length, len(kinds) - steps * length
+            return length, int(begins[longest]), steps
     return None
 
 
