@@ -137,7 +137,8 @@ def _text(match: Match) -> str:
         return f"all-to-all of ranks {ranks}: about {match.nbytes:.0f} bytes from each to each ({same})"
     if match.pattern == "parameter server":
         servers = " ".join(map(str, match.servers))
-        return f"parameter server: rank {servers} serves {len(match.ranks) - len(match.servers)} workers"
+        same = " (a pipeline of three looks the same)" if len(match.ranks) == 3 else ""
+        return f"parameter server: rank {servers} serves {len(match.ranks) - len(match.servers)} workers{same}"
     return f"pipeline of ranks {ranks}"
 
 
