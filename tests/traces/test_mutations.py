@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from replay.export import export
+from tests.traces.captures import as_pcapng, rings
 from tests.traces.test_commands import SAMPLE
 from traces import archive
 from traces.errors import TraceError
@@ -111,3 +112,27 @@ def _short(data: bytes, name: str) -> bytes:
     if name == "param":
         return "\n".join([*lines[:40], lines[-3], "]"]).encode()
     return "\n".join(line for rank in range(4) for line in [x for x in lines if x.startswith(f"{rank} ")][:25]).encode()
+
+
+@pytest.mark.parametrize("name", ["pcap", "pcapng"])
+def test_a_damaged_capture_is_never_a_traceback(name: str, tmp_path: Path) -> None:
+    data = rings(3, 2_000, 2).write(tmp_path / "x.pcap").read_bytes()
+    data = data if name == "pcap" else as_pcapng(data)
+    known, dice = FORMATS["pcap"], random.Random(f"damage {name}")
+    assert isinstance(known, ProgramFormat)
+    kept = refused = 0
+    for _ in range(MUTATIONS // 2):  # half of them for each form
+        bad = bytearray(data)
+        for _ in range(dice.randint(1, 12)):
+            bad[dice.choice((dice.randrange(120), dice.randrange(len(bad))))] = dice.choice(
+                (0, 255, dice.randrange(256))
+            )
+        try:
+            trace = known.read([Opened("x", bytes(bad[: dice.choice((len(bad), dice.randrange(len(bad))))]), "", True)])
+            if kept % 20 == 0:
+                archive.write(trace, tmp_path / "x.trace")
+            kept += 1
+        except TraceError:
+            refused += 1
+    assert kept > MUTATIONS // 100
+    assert refused > MUTATIONS // 50

@@ -13,7 +13,7 @@ from traces.program import Finding, Trace
 from traces.wire.flows import Pieces
 from traces.wire.messages import messages
 from traces.wire.patterns import SURE, Match, all_to_all, parameter_server, pipeline, rings
-from traces.wire.phases import Phase, Traffic, period, phases, silence_ns
+from traces.wire.phases import Phase, Traffic, period, phases, repaired, silence_ns
 from traces.wire.programs import Writer, all_reduce_bytes, together
 
 _BYSTANDER = 100
@@ -32,14 +32,14 @@ def trace(pieces: Pieces, addresses: Sequence[str], file: str) -> Trace:
     """The job. Raises TraceError where no two addresses talk to each other."""
     pieces, hosts, findings = _ranks(pieces, addresses, file)
     gap_ns = silence_ns(pieces)
-    found = phases(pieces, gap_ns, len(hosts))
+    found = repaired(pieces, phases(pieces, gap_ns, len(hosts)), len(hosts))
     returns = period(found)
     findings += _said_of_time(found, gap_ns, returns)
-    length, ahead = returns or (len(found), 0)
+    length, ahead, steps = returns or (len(found), 0, 1)
     writer = Writer(len(hosts), int(pieces.first_ns[0]))
     seen: list[_Seen] = []
     left: list[Phase] = []
-    for number, phase in enumerate(found, 1):
+    for number, phase in enumerate(found[: ahead + length * steps], 1):
         matches = _collectives(pieces, phase)
         for match in matches:
             writer.collective(pieces, phase, match)
@@ -96,7 +96,7 @@ def _as_ipv6(address: str) -> str:
     return address if ":" in address else f"::ffff:{address}"
 
 
-def _said_of_time(found: Sequence[Phase], gap_ns: int | None, returns: tuple[int, int] | None) -> list[Finding]:
+def _said_of_time(found: Sequence[Phase], gap_ns: int | None, returns: tuple[int, int, int] | None) -> list[Finding]:
     text = "a rank computes from when it has all that it was sent until it next sends; before the first packet nothing is known"
     findings = [Finding("assumed-compute", text, "info")]
     if gap_ns is None:
@@ -107,8 +107,12 @@ def _said_of_time(found: Sequence[Phase], gap_ns: int | None, returns: tuple[int
     if returns is None:
         findings.append(Finding("no-steps", "the traffic does not return in a period: all of it is one step"))
     else:
-        text = f"steps of {returns[0]} phases, as the traffic returns, with {returns[1]} more ahead in the first"
+        length, ahead, steps = returns
+        text = f"{steps} steps of {length} phases, as the traffic returns, and {ahead} phases ahead in the first"
         findings.append(Finding("assumed-steps", f"{text}; a step ends with its last byte", "info"))
+        behind = len(found) - ahead - length * steps
+        if behind:
+            findings.append(Finding("left-out", f"{behind} phases behind the last whole step were left out"))
     return findings
 
 
@@ -133,7 +137,8 @@ def _text(match: Match) -> str:
         return f"all-to-all of ranks {ranks}: about {match.nbytes:.0f} bytes from each to each ({same})"
     if match.pattern == "parameter server":
         servers = " ".join(map(str, match.servers))
-        return f"parameter server: rank {servers} serves {len(match.ranks) - len(match.servers)} workers"
+        same = " (a pipeline of three looks the same)" if len(match.ranks) == 3 else ""
+        return f"parameter server: rank {servers} serves {len(match.ranks) - len(match.servers)} workers{same}"
     return f"pipeline of ranks {ranks}"
 
 

@@ -29,7 +29,7 @@ class Writer:
         """What all of the match's ranks did in this phase."""
         count = len(self._groups)
         group = self._groups.setdefault(match.ranks, Group(count, str(count), match.ranks, count))
-        rows = slice(phase.first, phase.last)
+        rows = phase.rows
         for rank in match.ranks:
             sends, receives = pieces.source[rows] == rank, pieces.target[rows] == rank
             begin = int(pieces.first_ns[rows][sends].min())
@@ -112,7 +112,7 @@ def _collective(match: Match, phase: Phase, rank: int, group: int) -> Collective
 
 def together(pieces: Pieces, phase: Phase, match: Match) -> bool:
     """Whether the ring's pairs talk at the same time, for more than half of the time that any does: not one after another."""
-    rows = slice(phase.first, phase.last)
+    rows = phase.rows
     following = dict(zip(match.ranks, (*match.ranks[1:], match.ranks[0]), strict=True))
     spans = []
     for source, target in following.items():
