@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from traces.errors import TraceError
 from traces.files import Opened
-from traces.formats import aicb, chakra, goal, kineto, nccl_log, pytorch_et, simai, smpi
+from traces.formats import aicb, chakra, goal, horovod, kineto, nccl_log, pytorch_et, simai, smpi
 from traces.program import Trace
 from traces.recording import Recording
 
@@ -39,6 +39,7 @@ _ALL: tuple[Format | ProgramFormat, ...] = (
     Format(kineto.NAME, kineto.sniff, kineto.read),
     Format(pytorch_et.NAME, pytorch_et.sniff, pytorch_et.read),
     ProgramFormat(goal.NAME, goal.sniff, goal.read),
+    ProgramFormat(horovod.NAME, horovod.sniff, horovod.read),
     ProgramFormat(chakra.NAME, chakra.sniff, chakra.read),
     ProgramFormat(smpi.NAME, smpi.sniff, smpi.read),
     ProgramFormat(nccl_log.NAME, nccl_log.sniff, nccl_log.read),
