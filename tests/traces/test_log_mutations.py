@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.traces import test_horovod, test_nccl_log, test_workloads
+from tests.traces import test_horovod, test_inspector, test_nccl_log, test_workloads
 from tests.traces.test_mutations import MUTATIONS, damaged
 from traces import archive
 from traces.errors import TraceError
@@ -24,6 +24,12 @@ _NCCL = [
 SAMPLES: Mapping[str, bytes] = {
     "nccl-log": "\n".join(_NCCL).encode(),
     "horovod": test_horovod.text_of(test_horovod.TWO_STEPS),
+    "nccl-inspector": "\n".join(
+        [
+            *(test_inspector.line(0, "AllReduce", 9_000, ran=(1_000 * n, 1_000 * n + 500)) for n in (1, 2)),
+            *(test_inspector.message(0, way, 1) for way in ("Send", "Recv")),
+        ]
+    ).encode(),
     "simai": (test_workloads.HEAD + "2\n" + test_workloads.ROWS).encode(),
     "aicb": "".join(
         [
