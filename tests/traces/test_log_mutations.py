@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.traces import test_horovod, test_inspector, test_nccl_log, test_workloads
+from tests.traces import test_horovod, test_inspector, test_nccl_log, test_pmpi, test_workloads
 from tests.traces.test_mutations import MUTATIONS, damaged
 from traces import archive
 from traces.errors import TraceError
@@ -30,6 +30,7 @@ SAMPLES: Mapping[str, bytes] = {
             *(test_inspector.message(0, way, 1) for way in ("Send", "Recv")),
         ]
     ).encode(),
+    "pmpi": test_pmpi.of(0).encode(),
     "simai": (test_workloads.HEAD + "2\n" + test_workloads.ROWS).encode(),
     "aicb": "".join(
         [

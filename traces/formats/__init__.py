@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from traces.errors import TraceError
 from traces.files import Opened
-from traces.formats import aicb, chakra, goal, horovod, inspector, kineto, nccl_log, pytorch_et, simai, smpi
+from traces.formats import aicb, chakra, goal, horovod, inspector, kineto, nccl_log, pmpi, pytorch_et, simai, smpi
 from traces.program import Trace
 from traces.recording import Recording
 
@@ -44,6 +44,7 @@ _ALL: tuple[Format | ProgramFormat, ...] = (
     ProgramFormat(smpi.NAME, smpi.sniff, smpi.read),
     ProgramFormat(nccl_log.NAME, nccl_log.sniff, nccl_log.read),
     ProgramFormat(inspector.NAME, inspector.sniff, inspector.read),
+    ProgramFormat(pmpi.NAME, pmpi.sniff, pmpi.read),
     ProgramFormat(aicb.NAME, aicb.sniff, aicb.read),
     ProgramFormat(simai.NAME, simai.sniff, simai.read),
 )
