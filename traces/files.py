@@ -16,30 +16,8 @@ from traces.errors import TraceError
 # One rank's recording unpacks to some tens of MB; a bomb goes far beyond this.
 MAX_FILE_BYTES = 4 << 30
 _GZIP = b"\x1f\x8b"
-_READABLE = (
-    ".json",
-    ".json.gz",
-    ".tar.gz",
-    ".tgz",
-    ".tar",
-    ".goal",
-    ".goal.gz",
-    ".txt",
-    ".txt.gz",
-    ".et",
-    ".et.gz",
-    ".jsonl",
-    ".jsonl.gz",
-    ".log",
-    ".csv",
-    ".csv.gz",
-    ".pcap",
-    ".pcapng",
-    ".pcap.gz",
-    ".pcapng.gz",
-    ".pkl",
-    ".pickle",
-)
+_PLAIN = (".json", ".jsonl", ".tar", ".goal", ".et", ".txt", ".log", ".csv", ".pcap", ".pcapng", ".pkl", ".pickle")
+_READABLE = (*_PLAIN, *(f"{plain}.gz" for plain in _PLAIN), ".tgz")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from traces.checks import check, is_replayable
 from traces.errors import TraceError
 from traces.files import Opened
 from traces.formats import choose, nccl_log
+from traces.importer import import_files
 from traces.program import Collective, CollectiveKind, Compute, DType, Recv, Send, StepMark, Trace, Wait
 
 K = CollectiveKind
@@ -152,6 +155,15 @@ def test_what_is_wrong_is_named(lines: list[str], said: str) -> None:
     with pytest.raises(TraceError) as caught:
         read(lines)
     assert said in str(caught.value)
+
+
+def test_a_folder_of_logs_is_one_job(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        text = "\n".join([init(rank, 2), call(rank, "AllReduce", 1, 8), ""])
+        (tmp_path / f"nccl.node.{rank}.log").write_text(text)
+
+    trace = import_files([tmp_path])
+    assert (trace.world_size, [source.format for source in trace.sources]) == (2, ["nccl-log", "nccl-log"])
 
 
 def test_content_shows_the_format() -> None:

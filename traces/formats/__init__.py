@@ -10,20 +10,7 @@ from dataclasses import dataclass
 
 from traces.errors import TraceError
 from traces.files import Opened
-from traces.formats import (
-    aicb,
-    chakra,
-    flight_recorder,
-    goal,
-    kineto,
-    nccl_log,
-    param,
-    pcap,
-    pytorch_et,
-    recorded,
-    simai,
-    smpi,
-)
+from traces.formats import (, aicb, chakra, goal, horovod, inspector, kineto, nccl_log, pmpi, pytorch_et, simai, smpi
 from traces.program import Trace
 from traces.recording import Recording
 
@@ -54,11 +41,14 @@ _ALL: tuple[Format | ProgramFormat, ...] = (
     Format(pytorch_et.NAME, pytorch_et.sniff, pytorch_et.read),
     Format(flight_recorder.NAME, flight_recorder.sniff, flight_recorder.read),
     ProgramFormat(goal.NAME, goal.sniff, goal.read),
+    ProgramFormat(horovod.NAME, horovod.sniff, horovod.read),
     ProgramFormat(chakra.NAME, chakra.sniff, chakra.read),
     ProgramFormat(pcap.NAME, pcap.sniff, pcap.read),
     ProgramFormat(param.NAME, param.sniff, param.read),
     ProgramFormat(smpi.NAME, smpi.sniff, smpi.read),
     ProgramFormat(nccl_log.NAME, nccl_log.sniff, nccl_log.read),
+    ProgramFormat(inspector.NAME, inspector.sniff, inspector.read),
+    ProgramFormat(pmpi.NAME, pmpi.sniff, pmpi.read),
     ProgramFormat(aicb.NAME, aicb.sniff, aicb.read),
     ProgramFormat(simai.NAME, simai.sniff, simai.read),
 )

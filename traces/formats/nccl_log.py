@@ -245,7 +245,7 @@ def _ns(text: bytes | None, file: str, place: str) -> int:
         return -1
     whole, _, part = text.decode().partition(".")
     try:
-        moment = datetime.strptime(whole, "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+        moment = datetime.fromisoformat(whole).replace(tzinfo=UTC)
     except ValueError as error:
         raise TraceError(f"{whole!r} is no time", file=file, place=place) from error
     return int(moment.timestamp()) * 10**9 + int(part.ljust(9, "0"))
