@@ -42,8 +42,8 @@ def write(trace: Trace) -> tuple[bytes, tuple[Finding, ...]]:
     """The file, and how ranks without recorded times were laid out: by compute alone, as if the network took no time.
 
     In a thread no two overlap: a lane runs its operations one at a time, and a program that waits for several does so in turn.
-    Each is drawn from the end of the one before, if that is later than its own start; `called_ns`, `stopped_ns` and `ended_ns` are as
-    recorded.
+    Each is drawn from the end of the one before, if that is later than its own start; `called_ns`, `stopped_ns` and `ended_ns`
+    are as recorded.
     """
     groups = {group.id: group for group in trace.groups}
     lanes = {lane: place for place, lane in enumerate(dict.fromkeys(g.lane for g in trace.groups), _PROGRAM + 1)}
