@@ -341,7 +341,7 @@ def _arguments(op: Collective, size: int, said: Counter[str], place: str) -> str
         case CollectiveKind.REDUCE_SCATTER:
             return f"reducescatter {' '.join([str(count)] * size)} 0 {dtype}"
         case CollectiveKind.ALL_TO_ALL if op.send_splits or op.recv_splits:
-            width = count // op.count if op.count else 1
+            width = 1 if op.dtype in _NUMBER_OF else op.dtype.itemsize
             sends, receives = ([part * width for part in parts] for parts in (op.send_splits, op.recv_splits))
             sent, received = (" ".join(map(str, [sum(parts), *parts])) for parts in (sends, receives))
             return f"alltoallv {sent} {received} {dtype} {dtype}"
