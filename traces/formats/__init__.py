@@ -10,7 +10,23 @@ from dataclasses import dataclass
 
 from traces.errors import TraceError
 from traces.files import Opened
-from traces.formats import (, aicb, chakra, goal, horovod, inspector, kineto, nccl_log, pmpi, pytorch_et, simai, smpi
+from traces.formats import (
+    aicb,
+    chakra,
+    flight_recorder,
+    goal,
+    horovod,
+    inspector,
+    kineto,
+    nccl_log,
+    param,
+    pcap,
+    pmpi,
+    pytorch_et,
+    recorded,
+    simai,
+    smpi,
+)
 from traces.program import Trace
 from traces.recording import Recording
 
