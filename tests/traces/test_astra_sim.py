@@ -16,7 +16,7 @@ from typing import Any
 from hypothesis import given, settings
 
 from replay.export import export
-from tests.traces.jobs import jobs
+from tests.traces.random_jobs import jobs
 from tests.traces.test_commands import SAMPLE
 from traces import archive
 from traces.formats import chakra_schema as schema

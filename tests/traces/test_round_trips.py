@@ -23,7 +23,7 @@ from replay.export import export
 from replay.messages import on_world
 from replay.plan import lower
 from tests.replay.test_export import goal_again, lowered, sizes
-from tests.traces.jobs import jobs
+from tests.traces.random_jobs import jobs
 from tests.traces.symbolic import stuck
 from traces.checks import check, is_replayable
 from traces.files import Opened

@@ -124,16 +124,15 @@ def read(files: Sequence[Opened]) -> Trace:
         programs[ranks[process]], said = _program(events, ranks[process], groups)
         findings |= dict.fromkeys(said)
     hosts = {rank: process.host for process, rank in ranks.items() if process in reader.events}
-    moved = clocks.offsets(programs, hosts)
-    programs = {rank: clocks.shifted(programs[rank], moved[rank]) for rank in sorted(programs)}
+    aligned = clocks.align({rank: programs[rank] for rank in sorted(programs)}, hosts)
     return Trace(
         world_size=size,
         groups=tuple(groups.values()),
-        programs=programs,
+        programs=aligned.programs,
         step_count=1,
-        findings=tuple(findings),
+        findings=(*findings, *aligned.findings),
         hosts=hosts,
-        clock_residual_ns=clocks.residuals(programs),
+        clock_residual_ns=aligned.after_ns,
     )
 
 

@@ -82,17 +82,16 @@ def read(files: Sequence[Opened]) -> Trace:
     for reader in ranks.values():
         reader.check(size)
     programs, said = resolved({rank: Program(rank, tuple(ranks[rank].ops)) for rank in sorted(ranks)})
-    moved = clocks.offsets(programs, {})
-    programs = {rank: clocks.shifted(program, moved[rank]) for rank, program in programs.items()}
+    aligned = clocks.align(programs, {})
     counts = sum((reader.said for reader in ranks.values()), Counter[str]())
     found = [Finding(code, f"{count} {_SAID[code]}", "info") for code, count in sorted(counts.items())]
     return Trace(
         world_size=size,
         groups=(Group(0, "0", tuple(range(size)), 0, "MPI_COMM_WORLD"),),
-        programs=programs,
+        programs=aligned.programs,
         step_count=1,
-        findings=(*found, *said),
-        clock_residual_ns=clocks.residuals(programs),
+        findings=(*found, *said, *aligned.findings),
+        clock_residual_ns=aligned.after_ns,
     )
 
 
