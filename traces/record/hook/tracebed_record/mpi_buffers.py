@@ -36,7 +36,7 @@ class Buffer:
     An element of a type that the recording has no name for counts as its bytes.
     """
 
-    __slots__ = ("scale", "counted", "counts", "elements", "type", "width")
+    __slots__ = ("counted", "counts", "elements", "scale", "type", "width")
 
     def __init__(
         self, elements: int, known: str, width: int, counts: list[int] | None = None, counted: bool = True

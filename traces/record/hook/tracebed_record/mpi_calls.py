@@ -234,7 +234,8 @@ def _reduce_scatter(asked: Asked) -> list[Moved]:
     if counts is None:
         asked.notes.append("without recvcounts is taken to give all ranks as much")
         return [Moved("_reduce_scatter_base_", [part.told(part.elements)], True)]
-    kind, parts = asked.some("sendbuf", "recvbuf"), [int(count) * kind.scale for count in counts]
+    kind = asked.some("sendbuf", "recvbuf")
+    parts = [int(count) * kind.scale for count in counts]
     own = parts[asked.comm.Get_rank()]
     if min(parts) == max(parts):
         return [Moved("_reduce_scatter_base_", [kind.told(own)], True)]
