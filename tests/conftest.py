@@ -6,6 +6,7 @@ import importlib.util
 import os
 import platform
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,6 +50,13 @@ def torch() -> None:
     """PyTorch is installed. CI must have it."""
     if importlib.util.find_spec("torch") is None:
         _not_run("needs torch: pip install -e '.[torch]'")
+
+
+@pytest.fixture(scope="session")
+def mpi() -> None:
+    """mpi4py is installed, and an MPI with it. CI must have it."""
+    if importlib.util.find_spec("mpi4py") is None or not (Path(sys.executable).parent / "mpiexec").exists():
+        _not_run("needs mpi4py and mpich: pip install -e '.[mpi]'")
 
 
 @pytest.fixture

@@ -17,7 +17,13 @@ def _torch(module: ModuleType) -> None:
     torch_hook.install(module)
 
 
-_WATCHED: dict[str, Callable[[ModuleType], None]] = {"torch.distributed.distributed_c10d": _torch}
+def _mpi(module: ModuleType) -> None:
+    from tracebed_record import mpi_hook
+
+    mpi_hook.install(module)
+
+
+_WATCHED: dict[str, Callable[[ModuleType], None]] = {"torch.distributed.distributed_c10d": _torch, "mpi4py.MPI": _mpi}
 
 
 def watch() -> None:
@@ -34,10 +40,12 @@ class _Finder(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname not in _WATCHED:
             return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, _WATCHED[fullname])
-        return spec
+        for finder in sys.meta_path:  # mpi4py brings its own, which chooses by the MPI library that is there
+            if finder is not self and (spec := finder.find_spec(fullname, path, target)) is not None:
+                if spec.loader is not None:
+                    spec.loader = _Loader(spec.loader, _WATCHED[fullname])
+                return spec
+        return None
 
 
 class _Loader(importlib.abc.Loader):

@@ -8,12 +8,17 @@ from typing import Any, Callable
 _marks: list[Callable[[str], None]] = []
 
 
+def listen(mark: Callable[[str], None]) -> None:
+    """Call `mark` where the job says that a step ends, from now on."""
+    _marks.append(mark)
+
+
 def watch(mark: Callable[[str], None]) -> None:
     """Call `mark` at each of them from now on."""
     import torch.profiler
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    _marks.append(mark)
+    listen(mark)
     first: list[int] = []
 
     def stepped(optimizer: Any, *_: Any) -> None:

@@ -1,0 +1,48 @@
+"""The recording of one rank: numbers its operations, keeps to the steps that are asked for, says what could not be recorded."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import time
+from typing import Any
+
+from tracebed_record import steps
+from tracebed_record.stream import Stream
+
+
+class Session:
+    """`stream` is the rank's file in the steps whose operations are asked for, else nothing; `spent_ns` was spent recording."""
+
+    def __init__(self, folder: str, about: dict[str, Any]) -> None:
+        first, _, beyond = os.environ.get("TRACEBED_RECORD_STEPS", "").partition(":")
+        self._window = (int(first or 0), int(beyond or sys.maxsize))
+        self._file = Stream(folder, about)
+        self._steps = self._operations = 0
+        self._numbers = itertools.count()
+        self._said: set[str] = set()
+        self.stream = self._file if self._window[0] == 0 else None
+        self.spent_ns = 0
+        steps.listen(self._step)
+
+    def number(self) -> int:
+        """The number of the next operation."""
+        number = next(self._numbers)
+        self._operations = number + 1
+        return number
+
+    def group(self, name: str, description: str, ranks: list[int], backend: str) -> None:
+        """Tell of a group, whichever step it is."""
+        self._file.write(["g", name, description, ranks, backend])
+
+    def say(self, text: str) -> None:
+        """Say once that something is not recorded, or not as it was."""
+        if text not in self._said:
+            self._said.add(text)
+            self._file.write(["!", text[:200]])
+
+    def _step(self, kind: str) -> None:
+        self._file.write(["s", kind, time.monotonic_ns(), self._operations, self.spent_ns])
+        self._steps += 1
+        self.stream = self._file if self._window[0] <= self._steps < self._window[1] else None
