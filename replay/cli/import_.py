@@ -18,10 +18,16 @@ import click
 def command(files: tuple[Path, ...], output: Path, format_name: str | None, as_json: bool) -> int:
     """Turn recordings of one job into one .trace file.
 
-    FILES are Kineto traces and PyTorch execution traces of the job's ranks: .json, .json.gz, .tar.gz, or folders of
-    them. The two of one rank are joined. Or they hold programs: a GOAL schedule, Chakra's .et
-    files, SMPI's time-independent traces, liballprof's traces of MPI; or logs: of NCCL and RCCL (NCCL_DEBUG=INFO,
-    NCCL_DEBUG_SUBSYS=INIT,COLL), NCCL Inspector's, a Horovod timeline; or workloads of AICB and SimAI.
+    FILES are files, archives (.tar.gz) or folders of them, gzipped or not; their content says what they are:
+
+    \b
+      recordings of ranks   Kineto traces and PyTorch execution traces (of one rank: joined), flight recorder dumps,
+                            what `tracebed record` left of a job, PARAM's basic traces
+      logs                  of NCCL and RCCL (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,COLL), NCCL Inspector's, a
+                            Horovod timeline, liballprof's traces of MPI
+      programs              Chakra's .et and JSON, GOAL schedules, SMPI's time-independent traces
+      workloads             of AICB and SimAI
+      captures              of the job's packets: .pcap, .pcapng
 
     \b
     Example:

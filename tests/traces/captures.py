@@ -12,6 +12,7 @@ from scapy.packet import Packet, Raw
 from scapy.utils import PcapWriter
 
 MSS = 1000
+ETHERNET = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")  # or scapy looks for neighbours
 
 
 class Job:
@@ -45,7 +46,7 @@ class Job:
         with PcapWriter(str(path), linktype=linktype, sync=True) as writer:
             writer.write_header(None)
             for at_us, packet in self.packets:
-                whole = packet if linktype == 101 else (head or Ether()).copy() / packet
+                whole = packet if linktype == 101 else (head or ETHERNET).copy() / packet
                 writer.write_packet(bytes(whole), sec=at_us // 10**6, usec=at_us % 10**6)
         return path
 

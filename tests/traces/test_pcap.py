@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from scapy.layers.inet import IP, TCP
 from scapy.layers.inet6 import IPv6
-from scapy.layers.l2 import CookedLinux, CookedLinuxV2, Dot1AD, Dot1Q, Ether, Loopback
+from scapy.layers.l2 import CookedLinux, CookedLinuxV2, Dot1AD, Dot1Q, Loopback
 from scapy.packet import Packet
 
-from tests.traces.captures import Job, rings
+from tests.traces.captures import ETHERNET, Job, rings
 from traces.errors import TraceError
 from traces.files import Opened
 from traces.formats import pcap
@@ -22,9 +22,9 @@ from traces.importer import import_files
 from traces.program import Collective, CollectiveKind, Compute, Recv, Send, StepMark, Trace, Wait
 
 HEADS: dict[str, tuple[int, Packet | None]] = {
-    "ethernet": (1, Ether()),
-    "vlan": (1, Ether() / Dot1Q(vlan=7)),
-    "qinq": (1, Ether() / Dot1AD(vlan=7) / Dot1Q(vlan=8)),
+    "ethernet": (1, ETHERNET),
+    "vlan": (1, ETHERNET / Dot1Q(vlan=7)),
+    "qinq": (1, ETHERNET / Dot1AD(vlan=7) / Dot1Q(vlan=8)),
     "raw": (101, None),
     "cooked": (113, CookedLinux()),
     "cooked2": (276, CookedLinuxV2()),

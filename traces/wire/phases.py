@@ -20,6 +20,7 @@ _LONGEST_PERIOD = 256
 _ALIKE = 0.05
 _SHARE = 0.01
 _MOST_PARTS = 64
+_MOST_KINDS = 64  # that a phase is held against, so that the time for many stays in proportion
 
 Traffic = dict[tuple[int, int], int]
 """Bytes by (source, target)."""
@@ -57,10 +58,11 @@ def repaired(pieces: Pieces, found: Sequence[Phase], ranks: int) -> list[Phase]:
     A flow that lost its last packets stalls while others go on to what comes next, or while all are silent.
     """
     kinds = _kinds(found)
-    returning = [found[kind] for kind, count in Counter(kinds.tolist()).most_common() if count > 1]
+    counts = Counter(kinds.tolist())
+    returning = [found[kind] for kind, count in counts.most_common(_MOST_KINDS) if count > 1]
     repaired, odd = list[Phase](), list[Phase]()
-    for phase, kind in [*zip(found, kinds, strict=True), (None, None)]:
-        if phase is not None and np.count_nonzero(kinds == kind) == 1:
+    for phase, kind in [*zip(found, kinds.tolist(), strict=True), (None, None)]:
+        if phase is not None and counts[kind] == 1:
             odd.append(phase)
             continue
         repaired += _by_bytes(pieces, odd, returning, ranks) if odd else []
@@ -129,7 +131,7 @@ def _kinds(found: Sequence[Phase]) -> Ints:
         total = sum(phase.traffic.values())
         pairs = frozenset(pair for pair, nbytes in phase.traffic.items() if nbytes >= _SHARE * total)
         like = known.setdefault(pairs, [])
-        kind = next((number for nbytes, number in like if abs(nbytes - total) <= _ALIKE * nbytes), None)
+        kind = next((number for nbytes, number in like[-_MOST_KINDS:] if abs(nbytes - total) <= _ALIKE * nbytes), None)
         if kind is None:
             kind = len(kinds)  # of its own: no other phase has this number
             like.append((total, kind))
