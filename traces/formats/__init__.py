@@ -10,7 +10,20 @@ from dataclasses import dataclass
 
 from traces.errors import TraceError
 from traces.files import Opened
-from traces.formats import aicb, chakra, goal, horovod, inspector, kineto, nccl_log, pmpi, pytorch_et, simai, smpi
+from traces.formats import (
+    aicb,
+    chakra,
+    goal,
+    horovod,
+    inspector,
+    kineto,
+    nccl_log,
+    pmpi,
+    pytorch_et,
+    recorded,
+    simai,
+    smpi,
+)
 from traces.program import Trace
 from traces.recording import Recording
 
@@ -37,6 +50,7 @@ class ProgramFormat:
 
 _ALL: tuple[Format | ProgramFormat, ...] = (
     Format(kineto.NAME, kineto.sniff, kineto.read),
+    Format(recorded.NAME, recorded.sniff, recorded.read),
     Format(pytorch_et.NAME, pytorch_et.sniff, pytorch_et.read),
     ProgramFormat(goal.NAME, goal.sniff, goal.read),
     ProgramFormat(horovod.NAME, horovod.sniff, horovod.read),
