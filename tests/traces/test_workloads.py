@@ -208,6 +208,7 @@ def test_what_is_wrong_in_simai_is_named(text: str, said: str) -> None:
         (COLUMNS, "no row has an operation"),
         (row("all_reduce", "tp_group", 2, 8), "line 1: expected the columns"),
         ("[rank0]\n", "line 1: expected `[rank0 ~ rankN]`"),
+        ("[rank0 ~ rank9999]\n" + COLUMNS + row("all_reduce", "all", 10_000, 8), "10000 ranks, of 4096 at most"),
         ("[rank0 ~ rank9999999]\n", "line 1: 10000000 ranks"),
         ("[ pp_stage1: [rank0] ]\n", "line 1: stage 1 where stage 0 is due"),
         (COLUMNS + row("all_reduce", "xp_group", 2, 8), "line 2: group 'xp_group'"),

@@ -25,6 +25,7 @@ from traces.program import (
 )
 
 MAX_OPS = 2_000_000  # of all ranks together; some 200 bytes each
+MAX_RANKS = 1 << 12
 MAX_DEGREE = 1 << 20
 
 
@@ -90,6 +91,8 @@ def expanded(
     grid: Grid, stages: Sequence[Sequence[Item]], *, file: str, mend: str
 ) -> tuple[tuple[Group, ...], dict[int, Program]]:
     """Groups and programs of all ranks; `stages` has the items of each pipeline stage. Raises TraceError for too many."""
+    if grid.ranks > MAX_RANKS:
+        raise TraceError(f"{grid.ranks} ranks, of {MAX_RANKS} at most", file=file, mend=mend)
     total = sum(2 * len(items) for items in stages) * grid.tp * grid.dp
     if total > MAX_OPS:
         text = f"{grid.ranks} ranks would have {total} operations, of {MAX_OPS} at most"

@@ -236,9 +236,10 @@ def _groups(
     members: Mapping[tuple[str, int], Mapping[int, _Process]], ranks: Mapping[_Process, int], size: int, file: str
 ) -> dict[str, Group]:
     groups: dict[str, Group] = {}
+    everyone = tuple(range(size))
     for (name, n_ranks), own in members.items():
         if n_ranks == size:
-            who = tuple(range(size))
+            who = everyone
         elif len(own) == n_ranks:
             who = tuple(ranks.get(own[place], -1) for place in range(n_ranks))
         else:

@@ -11,8 +11,9 @@ its handle, this rank in it and its size, a request the address of its handle, s
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from traces import clocks
 from traces.errors import TraceError
@@ -115,6 +116,8 @@ class _Rank:
         self._now = -1  # the end of the call before, in ns
         self._began = self._ended = -1
         self._open: dict[int, int] = {}  # the address of a request -> its operation
+        self._addresses: list[int] = []  # those, in order
+        self._step = 8  # bytes of a handle: a pointer in Open MPI; 4 where one lies between two such, an int in MPICH
         self._used: dict[tuple[int, int], int] = {}  # (rank, size) of a communicator -> the line that uses it
 
     def _error(self, message: str, mend: str = "", *, line: int = 0) -> TraceError:
@@ -158,10 +161,9 @@ class _Rank:
         elif name == "MPI_Sendrecv":
             self._exchange(arguments)
         elif name == "MPI_Wait":
-            request = self._number(arguments, 0)
-            self._wait(lambda address: address == request)
+            self._wait(self._number(arguments, 0), 1)
         elif name == "MPI_Waitall":
-            self._wait_all(self._number(arguments, 0), self._number(arguments, 1))
+            self._wait(self._number(arguments, 1), self._number(arguments, 0))
         elif name.startswith("MPI_Test"):
             self.said["skipped-test"] += 1
         elif name in ("MPI_Comm_rank", "MPI_Comm_size"):
@@ -215,8 +217,10 @@ class _Rank:
         if name.startswith("MPI_I") and started is not None:
             address = self._number(arguments, 6)
             if address in self._open:  # a test has found its last operation ended
-                self.ops.append(Wait(self._open.pop(address), self._origin()))
+                self._wait(address, 1)
+            insort(self._addresses, address)
             self._open[address] = started
+            self._step = 4 if address % 8 else self._step
         elif started is not None:
             self.ops.append(Wait(started, self._origin()))
 
@@ -238,16 +242,13 @@ class _Rank:
         self.ops.append((Send if sends else Recv)(peer, size, tag=tag, name=name, origin=self._origin()))
         return len(self.ops) - 1
 
-    def _wait_all(self, count: int, base: int) -> None:
-        """For `count` handles in a row: of 8 bytes (Open MPI), or of 4 where one lies between (MPICH)."""
-        inside = [address for address in self._open if 0 <= address - base < 8 * count]
-        step = 4 if any((address - base) % 8 for address in inside) else 8
-        self._wait(lambda address: 0 <= address - base < step * count and (address - base) % step == 0)
-
-    def _wait(self, is_meant: Callable[[int], bool]) -> None:
-        meant = [address for address in self._open if is_meant(address)]
-        self.said["dangling-wait"] += not meant
-        self.ops += [Wait(self._open.pop(address), self._origin()) for address in meant]
+    def _wait(self, base: int, count: int) -> None:
+        """For the `count` handles that lie in a row from `base`."""
+        first = bisect_left(self._addresses, base)
+        last = bisect_left(self._addresses, base + max(count, 0) * self._step)
+        self.said["dangling-wait"] += first == last
+        self.ops += [Wait(self._open.pop(address), self._origin()) for address in self._addresses[first:last]]
+        del self._addresses[first:last]
 
     def _origin(self) -> Origin:
         return Origin(self._source, self._line, self._began, self._ended)
