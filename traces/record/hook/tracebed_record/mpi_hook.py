@@ -217,7 +217,10 @@ class Hook:
             return
         moved = METHODS[name].describe(asked)
         operations = [(session.number(), begun, ended if request is not None else begun, one) for one in moved]
-        asked.reduction = self._reductions.get(self._mpi._handleof(asked.values.get("op") or self._mpi.SUM), "user")
+        op = asked.values.get("op", self._mpi.SUM)  # for objects any function of two
+        asked.reduction = (
+            self._reductions.get(self._mpi._handleof(op), "user") if isinstance(op, self._mpi.Op) else "user"
+        )
         for instead in asked.notes:
             session.say(f"{name} {instead}")
         if request is None:
