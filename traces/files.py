@@ -16,7 +16,10 @@ from traces.errors import TraceError
 # One rank's recording unpacks to some tens of MB; a bomb goes far beyond this.
 MAX_FILE_BYTES = 4 << 30
 _GZIP = b"\x1f\x8b"
-_READABLE = (".json", ".json.gz", ".tar.gz", ".tgz", ".tar", ".goal", ".goal.gz", ".txt", ".txt.gz", ".et", ".et.gz")
+_READABLE = (
+    *(".json", ".json.gz", ".jsonl", ".jsonl.gz", ".tar.gz", ".tgz", ".tar", ".goal", ".goal.gz", ".et", ".et.gz"),
+    *(".txt", ".txt.gz", ".log", ".log.gz", ".csv", ".csv.gz"),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ def command(files: tuple[Path, ...], output: Path, format_name: str | None, as_j
 
     FILES are Kineto traces and PyTorch execution traces of the job's ranks: .json, .json.gz, .tar.gz, or folders of
     them. The two of one rank are joined. Or they hold programs: a GOAL schedule, Chakra's .et
-    files, SMPI's time-independent traces.
+    files, SMPI's time-independent traces, liballprof's traces of MPI; or logs: of NCCL and RCCL (NCCL_DEBUG=INFO,
+    NCCL_DEBUG_SUBSYS=INIT,COLL), NCCL Inspector's, a Horovod timeline; or workloads of AICB and SimAI.
 
     \b
     Example:

@@ -10,7 +10,20 @@ from dataclasses import dataclass
 
 from traces.errors import TraceError
 from traces.files import Opened
-from traces.formats import chakra, goal, kineto, pytorch_et, recorded, smpi
+from traces.formats import (
+    aicb,
+    chakra,
+    goal,
+    horovod,
+    inspector,
+    kineto,
+    nccl_log,
+    pmpi,
+    pytorch_et,
+    recorded,
+    simai,
+    smpi,
+)
 from traces.program import Trace
 from traces.recording import Recording
 
@@ -40,8 +53,14 @@ _ALL: tuple[Format | ProgramFormat, ...] = (
     Format(recorded.NAME, recorded.sniff, recorded.read),
     Format(pytorch_et.NAME, pytorch_et.sniff, pytorch_et.read),
     ProgramFormat(goal.NAME, goal.sniff, goal.read),
+    ProgramFormat(horovod.NAME, horovod.sniff, horovod.read),
     ProgramFormat(chakra.NAME, chakra.sniff, chakra.read),
     ProgramFormat(smpi.NAME, smpi.sniff, smpi.read),
+    ProgramFormat(nccl_log.NAME, nccl_log.sniff, nccl_log.read),
+    ProgramFormat(inspector.NAME, inspector.sniff, inspector.read),
+    ProgramFormat(pmpi.NAME, pmpi.sniff, pmpi.read),
+    ProgramFormat(aicb.NAME, aicb.sniff, aicb.read),
+    ProgramFormat(simai.NAME, simai.sniff, simai.read),
 )
 FORMATS = {known.name: known for known in _ALL}
 

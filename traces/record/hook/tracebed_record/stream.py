@@ -4,7 +4,7 @@ The first line says whose it is. Events are lists, the first item says of what:
 
     ["g", name, description, [global ranks], backend]     a process group, before its first operation
     ["o", number, begun, returned, operator, group, [arguments], reduce operation, backward pass or -1]
-    ["e", number, moment]                                 an operation ended
+    ["e", number, moment]                                 an operation ended; written with the event after it
     ["w", [numbers], from, to, sender or -1]              the rank stopped for operations
     ["b", backward pass, from, to]                        the backward pass stopped for what it had started
     ["c", first, beyond last, moment]                     a call in C++ that started these and waited for them ends
@@ -17,6 +17,7 @@ Times are of time.monotonic_ns(); the first line has what to add for the time si
 
 from __future__ import annotations
 
+import collections
 import json
 import os
 import socket
@@ -24,6 +25,7 @@ import time
 from typing import Any
 
 VERSION = 1
+_now = time.monotonic_ns
 
 
 class Stream:
@@ -35,6 +37,7 @@ class Stream:
             "tracebed-recording": VERSION, "pid": os.getpid(), "host": socket.gethostname(), "epoch_ns": epoch - now,
             "attempt": int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") or 0), **about,
         }  # fmt: skip
+        self._ended: collections.deque[tuple[int, int]] = collections.deque()
         self._encode = json.JSONEncoder(separators=(",", ":")).encode
         name = f"rank-{head['rank']}.{socket.gethostname()}.{now}.jsonl"
         self._file = os.open(os.path.join(folder, name), os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o644)
@@ -46,4 +49,12 @@ class Stream:
 
     def line(self, text: str) -> None:
         """Append an event that is JSON already."""
+        ended = self._ended
+        while ended:
+            number, moment = ended.popleft()
+            text = f'["e",{number},{moment}]\n{text}'
         os.write(self._file, text.encode() + b"\n")
+
+    def ended(self, number: int, _: Any) -> None:
+        """Operation `number` ends now. In a hurry: the library's own thread calls it, while the job may want to go on."""
+        self._ended.append((number, _now()))

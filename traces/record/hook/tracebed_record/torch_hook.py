@@ -28,9 +28,9 @@ from tracebed_record.stream import Stream
 _REDUCING = ("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_reduce_scatter_base",
              "reduce_scatter_tensor_coalesced")  # fmt: skip
 _REDUCING_OPERATORS = frozenset(name + "_" for name in _REDUCING)
-_MESSAGES = frozenset(("send", "recv_", "recv_any_source_"))
 _FUNCTIONAL_REDUCING = ("all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_",
                         "reduce_scatter_tensor", "reduce_scatter_tensor_out", "reduce_scatter_tensor_coalesced")  # fmt: skip
+_MOST_OUTPUTS = 10_000
 _now = time.monotonic_ns
 _cpu = time.thread_time_ns
 
@@ -104,6 +104,7 @@ class Recorder:
         self._profile: Profile | None = None
         self._numbers: weakref.WeakKeyDictionary[Any, Sequence[int]] = weakref.WeakKeyDictionary()
         self._said_errors: set[str] = set()
+        self._futureless: set[str] = set()
         self._unknown_senders: set[int] = set()
         self._last_work: Any = None  # held until Python has got the same object from the call under way
         self._outputs: dict[int, int] = {}  # address of an output's data -> the operation
@@ -242,17 +243,16 @@ class Recorder:
             return  # Python waits for it at once
         first = first_tensor(args)
         if first is not None:
+            if len(self._outputs) > _MOST_OUTPUTS:  # of operations for which nobody calls wait_tensor
+                self._outputs.clear()
             self._outputs[first.data_ptr()] = number
             if first.device.type != "cpu":
                 return  # a GPU's queue: the host's view of the end says nothing
-        if name in _MESSAGES:
-            return  # they have no future; they end when they are waited for
-        work.get_future().add_done_callback(functools.partial(self._ended, stream, number))
-
-    def _ended(self, stream: Stream, number: int, _: Any) -> None:
-        begun = _cpu()
-        stream.line(f'["e",{number},{_now()}]')
-        self._spent += _cpu() - begun
+        if name not in self._futureless:
+            try:
+                work.get_future().add_done_callback(functools.partial(stream.ended, number))
+            except RuntimeError:  # messages have none; they end when they are waited for
+                self._futureless.add(name)
 
     # -- waits
 
