@@ -75,6 +75,21 @@ def test_objects_that_are_reduced_travel_as_mpi4py_sends_them(tmp_path: Path) ->
     assert {(1, 0, one), (3, 2, one), (2, 0, two), (0, 1, four)} <= sent
 
 
+def test_a_job_that_starts_mpi_itself(tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import mpi4py\n"
+        "mpi4py.rc.initialize = False\n"
+        "from mpi4py.MPI import COMM_WORLD, Init\n"
+        "Init()\n"
+        "COMM_WORLD.allreduce(COMM_WORLD.rank)\n"
+    )
+    assert "2 of 2 ranks, 1 steps" in record(tmp_path / "job.trace", *mpiexec(2, str(script)))
+    assert [shape(program) for program in archive.read(tmp_path / "job.trace").programs.values()] == [
+        [("all_reduce", 5, "uint8")]
+    ] * 2
+
+
 def test_what_is_not_recorded_is_said(tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(

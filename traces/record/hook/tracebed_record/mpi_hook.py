@@ -44,7 +44,6 @@ class Hook:
     def __init__(self, mpi: Any, folder: str) -> None:
         self._mpi, self._folder = mpi, folder
         self._session: Session | None = None
-        self._buffers = Buffers(mpi)
         self._reductions = {
             mpi._handleof(getattr(mpi, name.upper() if name != "product" else "PROD")): name
             for name in (
@@ -78,6 +77,7 @@ class Hook:
             world = self._mpi.COMM_WORLD
             about = {"rank": world.Get_rank(), "world_size": world.Get_size(), "backend": "mpi"}
             self._names[self._mpi._handleof(world)] = ("MPI_COMM_WORLD", list(range(world.Get_size())))
+            self._buffers = Buffers(self._mpi)
             self._session = Session(self._folder, about)
         return self._session
 
