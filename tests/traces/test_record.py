@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.traces.test_horovod import TWO_STEPS, text_of
 from traces import archive
 from traces.checks import check, is_replayable
 from traces.importer import import_files
@@ -238,3 +239,21 @@ def test_a_sitecustomize_of_the_job_runs_too(tmp_path: Path) -> None:
 
 def own_path(first: Path) -> str:
     return os.pathsep.join(filter(None, [str(first), os.environ.get("PYTHONPATH", "")]))
+
+
+def test_horovods_timeline_is_the_recording_where_nothing_else_is(tmp_path: Path) -> None:
+    """A job that writes the file where Horovod would, which is not installed here."""
+    script = tmp_path / "job.py"
+    script.write_text(
+        f"import os\ntext = {text_of(TWO_STEPS)!r}\nopen(os.environ['HOROVOD_TIMELINE'], 'wb').write(text)\n"
+    )
+    job = [sys.executable, str(script)]
+    text = record(tmp_path / "job.trace", *job, options=("--warmup", "0"), env={"HOROVOD_TIMELINE": ""})
+    assert "2 of 2 ranks, 2 steps" in text
+    trace = archive.read(tmp_path / "job.trace")
+    assert [source.format for source in trace.sources] == ["horovod"]
+    assert is_replayable(check(trace))
+
+    own = tmp_path / "own.json"
+    record(tmp_path / "job.trace", *job, env={"HOROVOD_TIMELINE": str(own)}, status=2)
+    assert own.read_bytes() == text_of(TWO_STEPS)

@@ -11,6 +11,7 @@ from traces import steps
 from traces.errors import TraceError
 from traces.importer import import_files
 from traces.program import Finding, Trace
+from traces.record.launch import HOROVOD_TIMELINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,17 @@ class Overhead:
     operations: int
     spent_ns: int
     elapsed_ns: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Head:
+    """Whose file it is: the rank, which start of it, when this began, the backend."""
+
+    rank: int
+    attempt: int
+    begun: int
+    library: str
+    path: Path
 
 
 def join(
@@ -33,26 +45,33 @@ def join(
 
     Where ranks ended at different steps, those that all have completed. Raises TraceError.
     """
-    newest: dict[int, tuple[int, int, Path]] = {}
-    older = 0
-    for path in sorted(folder.glob("rank-*.jsonl")):
-        rank, attempt, begun = _head(path)
-        older += rank in newest
-        newest[rank] = max(newest.get(rank, (-1, -1, path)), (attempt, begun, path))
-    if not newest:
+    written = [_head(path) for path in sorted(folder.glob("rank-*.jsonl"))]
+    timeline = folder / HOROVOD_TIMELINE
+    timelines = [timeline] if timeline.exists() else []
+    used = [head for head in written if head.library != "mpi"] or ([] if timelines else written)
+    newest: dict[int, _Head] = {}
+    for head in used:
+        newest[head.rank] = max(newest.get(head.rank, head), head)
+    older = len(used) - len(newest)
+    if not newest and not timelines:
         raise TraceError(
-            "no rank wrote anything: no process group was made, or the job's Python does not read PYTHONPATH (-I, -E)",
+            "no rank wrote anything: no process group was made and mpi4py was not used, or the job's Python does not "
+            "read PYTHONPATH (-I, -E)",
             file=folder,
         )
     profiles = sorted(folder.glob("kineto-rank-*.json"))
-    trace = import_files([*(path for _, _, path in newest.values()), *profiles], provenance=provenance)
+    paths = [*(head.path for head in newest.values()), *profiles] if newest else timelines
+    trace = import_files(paths, provenance=provenance)
     said = []
+    if len(used) < len(written) or (newest and timelines):
+        text = "the job communicated through another library, too (MPI or Horovod); that is not in the trace"
+        said.append(Finding("other-library", text))
     if profiles:  # they hold only the steps that are asked for
         warmup, only = 0, None
     if older:
         said.append(Finding("restarted", f"{older} recordings are of ranks that were started again; left out", "info"))
-    whole = _whole_steps([path for _, _, path in newest.values()])
-    if whole == 0 and trace.step_count:
+    whole = _whole_steps([head.path for head in newest.values()])
+    if newest and whole == 0 and trace.step_count:
         text = "no step was completed by all ranks, so all that was recorded is one step"
         said.append(Finding("no-whole-step", text))
     first, last = only if only is not None else (warmup, trace.step_count)
@@ -78,17 +97,17 @@ def overhead(folder: Path) -> Overhead:
     return worst
 
 
-def _head(path: Path) -> tuple[int, int, int]:
-    """(rank, attempt, when it began) of a file."""
+def _head(path: Path) -> _Head:
     with path.open("rb") as file:
         line = file.readline(1 << 16)
     try:
         head = json.loads(line)
-        return int(head["rank"]), int(head["attempt"]), int(path.name.split(".")[-2])
+        begun = int(path.name.split(".")[-2])
+        return _Head(int(head["rank"]), int(head["attempt"]), begun, str(head["backend"]), path)
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise TraceError("not a rank's recording", file=path, place="line 1") from error
 
 
 def _whole_steps(paths: list[Path]) -> int:
     """Steps that every rank completed."""
-    return min(sum(line[:4] == b'["s"' for line in path.read_bytes().splitlines()) for path in paths)
+    return min((sum(line[:4] == b'["s"' for line in path.read_bytes().splitlines()) for path in paths), default=0)

@@ -11,6 +11,7 @@ from pathlib import Path
 from traces.errors import TraceError
 
 HOOK = Path(__file__).parent / "hook"
+HOROVOD_TIMELINE = "horovod.json"
 GPU_STEPS = 10  # a profile of more is large, and ten are enough to know a step
 
 
@@ -19,12 +20,14 @@ def environment(
 ) -> dict[str, str]:
     """`base` with what makes ranks write into `folder`, operations of `steps` (first, beyond last) only.
 
-    GPUs are profiled in the first GPU_STEPS of them, or behind the first `warmup` where all are recorded.
+    Horovod's own timeline, which rank 0 writes, goes there too, unless `base` has it go elsewhere. GPUs are profiled in the
+    first GPU_STEPS of them, or behind the first `warmup` where all are recorded.
     """
     first, beyond = steps or (warmup, warmup + GPU_STEPS)
     asked = {
         "TRACEBED_RECORD": str(folder.absolute()),
         "TRACEBED_RECORD_GPU_STEPS": f"{first}:{min(beyond, first + GPU_STEPS)}",
+        "HOROVOD_TIMELINE": base.get("HOROVOD_TIMELINE") or str(folder.absolute() / HOROVOD_TIMELINE),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(HOOK), base.get("PYTHONPATH", "")])),
     }
     if steps is not None:

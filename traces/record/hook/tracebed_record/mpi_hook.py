@@ -44,7 +44,6 @@ class Hook:
     def __init__(self, mpi: Any, folder: str) -> None:
         self._mpi, self._folder = mpi, folder
         self._session: Session | None = None
-        self._buffers = Buffers(mpi)
         self._reductions = {
             mpi._handleof(getattr(mpi, name.upper() if name != "product" else "PROD")): name
             for name in (
@@ -78,6 +77,7 @@ class Hook:
             world = self._mpi.COMM_WORLD
             about = {"rank": world.Get_rank(), "world_size": world.Get_size(), "backend": "mpi"}
             self._names[self._mpi._handleof(world)] = ("MPI_COMM_WORLD", list(range(world.Get_size())))
+            self._buffers = Buffers(self._mpi)
             self._session = Session(self._folder, about)
         return self._session
 
@@ -217,7 +217,10 @@ class Hook:
             return
         moved = METHODS[name].describe(asked)
         operations = [(session.number(), begun, ended if request is not None else begun, one) for one in moved]
-        asked.reduction = self._reductions.get(self._mpi._handleof(asked.values.get("op") or self._mpi.SUM), "user")
+        op = asked.values.get("op", self._mpi.SUM)  # for objects any function of two
+        asked.reduction = (
+            self._reductions.get(self._mpi._handleof(op), "user") if isinstance(op, self._mpi.Op) else "user"
+        )
         for instead in asked.notes:
             session.say(f"{name} {instead}")
         if request is None:
