@@ -19,6 +19,7 @@ from replay.export import export
 from tests.traces.build import exchange, reduce, sync, trace
 from tests.traces.test_commands import SAMPLE, tracebed
 from traces import archive
+from traces.errors import TraceError
 from traces.formats import perfetto, table
 from traces.program import Collective, Communication, Compute, Op, Recv, Send, StepMark, Trace, Wait
 
@@ -145,3 +146,20 @@ def test_operations_of_one_lane_are_drawn_one_behind_the_other() -> None:
 
 def _fields(op: Collective) -> dict[str, Any]:
     return {name: getattr(op, name) for name in op.__slots__}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("chakra", "is of 9223372036854775808 bytes"), ("csv", "rank 0, op 0: ")]
+)
+def test_sizes_beyond_64_bits_are_refused(name: str, expected: str) -> None:
+    huge = trace([*sync(reduce(1 << 61)), StepMark(0)], [*sync(reduce(1 << 61)), StepMark(0)])
+
+    with pytest.raises(TraceError, match=expected):
+        export(huge, name)
+
+
+def test_chakra_has_tags_of_31_bits() -> None:
+    far = trace([*sync(Send(1, 5, tag=1 << 31)), StepMark(0)], [*sync(Recv(0, 5, tag=1 << 31)), StepMark(0)])
+
+    with pytest.raises(TraceError, match=r"send has tag 2147483648 \(the format's tags are from 0 to 2147483647\)"):
+        export(far, "chakra")

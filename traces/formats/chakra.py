@@ -17,7 +17,19 @@ from traces.errors import TraceError
 from traces.files import Opened
 from traces.formats import chakra_json
 from traces.formats import chakra_schema as schema
-from traces.formats.chakra_nodes import COLLECTIVE, COMPUTE, IN_ALL, KEYS, RECV, REDUCING, SEND, Raw, is_groups, job
+from traces.formats.chakra_nodes import (
+    COLLECTIVE,
+    COMPUTE,
+    IN_ALL,
+    KEYS,
+    MAX_TAG,
+    RECV,
+    REDUCING,
+    SEND,
+    Raw,
+    is_groups,
+    job,
+)
 from traces.graph import Node
 from traces.program import (
     ROOTED,
@@ -36,6 +48,7 @@ from traces.program import (
 NAME = "chakra"
 
 _HEAD_BYTES = 1 << 14
+_MAX_BYTES = (1 << 63) - 1  # of an int64
 
 # What ASTRA-sim simulates (astra-sim/workload/Workload.cc, issue_coll_comm); it stops at others.
 SIMULATED = frozenset(
@@ -71,7 +84,7 @@ def _nodes(file: Opened, said: Counter[str]) -> Iterator[tuple[str, Raw]]:
 def write(trace: Trace) -> tuple[dict[str, bytes], tuple[Finding, ...]]:
     """The files by name, and what they do not say. Groups that are not all ranks are in comm_group.json.
 
-    Raises TraceError for a tag below 0.
+    Raises TraceError for a tag or a size that the format's integers can't hold.
     """
     everyone = tuple(range(trace.world_size))
     # ASTRA-sim takes "" and "0" for all ranks, and other names for numbers (Workload.cc, extract_comm_group).
@@ -130,9 +143,11 @@ def _message(index: int, node: Node, groups: Mapping[int, Group], names: Mapping
         message.type, way = (SEND, "dst") if isinstance(op, Send) else (RECV, "src")
         message.name = op.name or type(op).__name__.lower()
         said["lost-group"] += op.group != 0
-        if op.tag < 0:
-            raise TraceError(f"{message.name} has tag {op.tag}", mend="the format's tags are from 0 on")
+        if not 0 <= op.tag <= MAX_TAG:
+            raise TraceError(f"{message.name} has tag {op.tag}", mend=f"the format's tags are from 0 to {MAX_TAG}")
         message.attr.add(name=f"comm_{way}", int32_val=op.peer)
         message.attr.add(name="comm_tag", int32_val=op.tag)
+    if size > _MAX_BYTES:
+        raise TraceError(f"{message.name} is of {size} bytes", mend=f"the format's sizes are {_MAX_BYTES} at most")
     message.attr.add(name="comm_size", int64_val=size)
     return message

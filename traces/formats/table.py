@@ -20,6 +20,7 @@ import io
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from traces.errors import TraceError
 from traces.program import Collective, Communication, Compute, DType, Group, Op, StepMark, Trace, Wait, op_bytes
 
 if TYPE_CHECKING:
@@ -38,12 +39,12 @@ _Row = dict[str, int | str]
 
 
 def csv(trace: Trace) -> bytes:
-    """The table as CSV (RFC 4180, with a line of names, in UTF-8)."""
+    """The table as CSV (RFC 4180, with a line of names, in UTF-8). Raises TraceError for sizes beyond 64 bits."""
     return table(trace).to_csv(index=False).encode()
 
 
 def parquet(trace: Trace) -> bytes:
-    """The table as Parquet. ImportError where pyarrow is not installed."""
+    """The table as Parquet. Raises TraceError as `csv` does, ImportError where pyarrow is not installed."""
     held = io.BytesIO()
     table(trace).to_parquet(held, index=False, engine="pyarrow")
     return held.getvalue()
@@ -63,6 +64,8 @@ def _rows(trace: Trace) -> Iterator[_Row]:
         marks = iter([op.step for op in program.ops if isinstance(op, StepMark)])
         step = next(marks, None)
         for index, op in enumerate(program.ops):
+            if isinstance(op, Communication) and op_bytes(op) >> 63:
+                raise TraceError(f"{op_bytes(op)} bytes are more than 64 bits hold", place=f"rank {rank}, op {index}")
             row: _Row = {"rank": rank, "op": index, "kind": _kind(op), **_what(op, groups)}
             row |= {"step": step} if step is not None else {}
             row |= {"start_ns": op.origin.start_ns} if op.origin.start_ns >= 0 else {}
