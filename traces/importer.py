@@ -11,12 +11,15 @@ from pathlib import Path
 from traces import clocks, formats
 from traces.errors import TraceError
 from traces.files import Opened, open_all
-from traces.formats import flight_recorder
+from traces.formats import flight_recorder, recorded
 from traces.peers import resolved
 from traces.program import Collective, Finding, Group, Program, Recv, Send, Source, StepMark, Trace
 from traces.pytorch.calls import UNKNOWN, Call
 from traces.recording import Recording
 from traces.timeline import program, untimed
+
+STARTED = "started_ns"
+"""Key of a trace's provenance: its time 0, in ns since the epoch of its lowest rank's clock."""
 
 _KNOWN = f"known: {', '.join(formats.FORMATS)}"
 _WORLD = ""  # the name of calls whose recording leaves the group out: they are of all ranks
@@ -91,12 +94,13 @@ def import_files(
             programs[rank], said = untimed(calls, rank, groups, source=source)
         findings += [replace(finding, rank=rank) for finding in said]
     hosts = {rank: joined.timed.host for rank, joined in ranks.items() if joined.timed and joined.timed.host}
-    programs, said = resolved(_on_one_clock(programs, hosts))
+    programs, started = on_one_clock(programs, hosts)
+    programs, said = resolved(programs)
     findings += said
     if not any(isinstance(op, Collective | Send | Recv) for p in programs.values() for op in p.ops):
         text = "no communication is recorded here"
         mend = "record with the distributed backend up, and with record_shapes"
-        if told == UNKNOWN:
+        if told == UNKNOWN and any(recording.calls for recording in recordings):
             text, mend = f"no file says that there are more ranks than {world_size}", "import the files of all ranks"
         raise TraceError(text, file=", ".join(source.name for source in sources), mend=mend)
     return Trace(
@@ -108,7 +112,7 @@ def import_files(
         findings=_merged(findings, len(programs)),
         hosts=hosts,
         clock_residual_ns=clocks.residuals(programs),
-        provenance=dict(provenance or {}),
+        provenance={**(provenance or {}), STARTED: str(started)},
     )
 
 
@@ -165,11 +169,16 @@ def _join(recordings: Sequence[Recording], ranks_of: Sequence[int]) -> dict[int,
     for rank, mine in sorted(by_rank.items()):
         # What a flight recorder keeps, each of the others has in full, and no ids join it to them.
         mine = [recording for recording in mine if recording.format != flight_recorder.NAME] or mine
-        timed = next((recording for recording in mine if recording.timeline is not None), None)
-        described = next((recording for recording in mine if recording.timeline is None), None)
+        timed = next((recording for recording in sorted(mine, key=_precision) if recording.timeline is not None), None)
+        described = next((recording for recording in mine if recording is not timed), None)
         calls = _described(timed, described) if timed and described else mine[0].calls
         joined[rank] = _Rank(rank, calls, timed, tuple(mine))
     return joined
+
+
+def _precision(recording: Recording) -> bool:
+    """Kineto first: it saw what ran on the GPU, our own recorder only what the host asked for."""
+    return recording.format == recorded.NAME
 
 
 def _described(timed: Recording, described: Recording) -> tuple[Call, ...]:
@@ -178,6 +187,8 @@ def _described(timed: Recording, described: Recording) -> tuple[Call, ...]:
     Kineto files of 2023 have no "Record function id"; both observers then see the same calls in the same order.
     """
     by_event = {call.event: call for call in described.calls}
+    if described.format == recorded.NAME:
+        return _in_order(timed, described)
     if all(call.event in by_event for call in timed.calls):
         return tuple(_fuller(call, by_event[call.event]) for call in timed.calls)
     if len(timed.calls) != len(described.calls):
@@ -189,6 +200,21 @@ def _described(timed: Recording, described: Recording) -> tuple[Call, ...]:
         if (ours.kind == "wait") != (theirs.kind == "wait"):
             raise TraceError(f"is not the same call as in {described.file}", file=timed.file, place=f"call {index}")
     return tuple(_fuller(ours, theirs) for ours, theirs in zip(timed.calls, described.calls, strict=True))
+
+
+def _in_order(timed: Recording, described: Recording) -> tuple[Call, ...]:
+    """Our own recorder starts before a profiler does and counts no waits: the last of its calls are the profiler's."""
+    starts = [call for call in timed.calls if call.kind != "wait"]
+    ours = iter(described.calls[len(described.calls) - len(starts) :] if len(starts) <= len(described.calls) else ())
+    joined = []
+    for index, call in enumerate(timed.calls):
+        if call.kind != "wait":
+            same = next(ours, None)
+            if same is None or same.kind != call.kind:
+                raise TraceError(f"is not the same call as in {described.file}", file=timed.file, place=f"call {index}")
+            call = replace(_fuller(call, same), seq=call.seq, event=call.event)
+        joined.append(call)
+    return tuple(joined)
 
 
 def _fuller(timed: Call, described: Call) -> Call:
@@ -243,7 +269,8 @@ def _renamed(
     )
 
 
-def _on_one_clock(programs: Mapping[int, Program], hosts: Mapping[int, str]) -> dict[int, Program]:
+def on_one_clock(programs: Mapping[int, Program], hosts: Mapping[int, str]) -> tuple[dict[int, Program], int]:
+    """The programs with times since the first event of all, and when that was on the clock of the lowest rank's host."""
     moved = {rank: clocks.shifted(programs[rank], by) for rank, by in clocks.offsets(programs, hosts).items()}
-    times = [op.origin.start_ns for p in moved.values() for op in p.ops if op.origin.start_ns >= 0]
-    return {rank: clocks.shifted(p, -min(times, default=0)) for rank, p in moved.items()}
+    first = min((op.origin.start_ns for p in moved.values() for op in p.ops if op.origin.start_ns >= 0), default=0)
+    return {rank: clocks.shifted(program, -first) for rank, program in moved.items()}, first

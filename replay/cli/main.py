@@ -16,6 +16,8 @@ from traces.errors import TraceError
 
 # command name -> (module, one line for --help)
 COMMANDS = {
+    "record": ("replay.cli.record", "Run a training job and record what its ranks communicate."),
+    "merge": ("replay.cli.merge", "Join traces of different ranks of one job."),
     "import": (
         "replay.cli.import_",
         "Turn recordings of a job (Kineto, PyTorch execution traces) and programs (GOAL, Chakra, SMPI) into one .trace file.",

@@ -183,7 +183,7 @@ def test_files_that_are_not_there(tmp_path: Path, capsys: Capture) -> None:
 
 def test_a_format_that_is_not_known(job: Path, tmp_path: Path, capsys: Capture) -> None:
     assert tracebed("import", job, "-o", tmp_path / "x", "--format", "paje") == 2
-    known = "kineto, pytorch-et, flight-recorder, goal, chakra, smpi-ti"
+    known = "kineto, tracebed-recording, pytorch-et, flight-recorder, goal, chakra, smpi-ti"
     assert capsys.readouterr().err == f"tracebed: unknown format 'paje' (known: {known})\n"
 
 

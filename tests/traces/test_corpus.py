@@ -205,7 +205,7 @@ def test_what_can_not_be_replayed_is_said_and_never_crashes(corpus: Path, file: 
     ],
 )
 def test_recordings_without_communication_are_refused(corpus: Path, file: str) -> None:
-    with pytest.raises(TraceError, match="no communication is recorded here"):
+    with pytest.raises(TraceError, match="no communication is recorded here|no file says that there are more ranks"):
         import_files([corpus / file])
 
 

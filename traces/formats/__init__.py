@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from traces.errors import TraceError
 from traces.files import Opened
-from traces.formats import chakra, flight_recorder, goal, kineto, pytorch_et, smpi
+from traces.formats import chakra, flight_recorder, goal, kineto, pytorch_et, recorded, smpi
 from traces.program import Trace
 from traces.recording import Recording
 
@@ -37,6 +37,7 @@ class ProgramFormat:
 
 _ALL: tuple[Format | ProgramFormat, ...] = (
     Format(kineto.NAME, kineto.sniff, kineto.read),
+    Format(recorded.NAME, recorded.sniff, recorded.read),
     Format(pytorch_et.NAME, pytorch_et.sniff, pytorch_et.read),
     Format(flight_recorder.NAME, flight_recorder.sniff, flight_recorder.read),
     ProgramFormat(goal.NAME, goal.sniff, goal.read),

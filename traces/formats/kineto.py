@@ -17,7 +17,7 @@ import msgspec
 from traces.errors import TraceError
 from traces.program import CollectiveKind
 from traces.pytorch import gloo, nccl
-from traces.pytorch.calls import COMMS_NAMES, UNKNOWN, Argument, Call, c10d_call, dtype_of
+from traces.pytorch.calls import COMMS_NAMES, UNKNOWN, Argument, Call, c10d_call, dtype_of, in_elements
 from traces.pytorch.spans import Device, Span, Spans
 from traces.recording import GroupInfo, Recording
 
@@ -243,6 +243,7 @@ def _described(comms: _Comms, ident: int) -> Call | None:
     if kind is None:
         return None
     receives = kind in (CollectiveKind.REDUCE_SCATTER, "recv")
+    send, receive = in_elements((_split(comms.send_splits), comms.sent), (_split(comms.recv_splits), comms.received))
     return Call(
         kind=kind,
         name=comms.collective,
@@ -251,8 +252,8 @@ def _described(comms: _Comms, ident: int) -> Call | None:
         group=comms.group,
         group_size=comms.group_size,
         peer=comms.source if kind == "recv" else comms.destination,
-        send_splits=_split(comms.send_splits),
-        recv_splits=_split(comms.recv_splits),
+        send_splits=send,
+        recv_splits=receive,
         is_async=comms.is_async,
         seq=comms.seq,
         event=ident,

@@ -11,7 +11,7 @@ import msgspec
 
 from traces.errors import TraceError
 from traces.program import ROOTED, CollectiveKind
-from traces.pytorch.calls import COMMS_NAMES, UNKNOWN, Argument, Call, c10d_call, dtype_of
+from traces.pytorch.calls import COMMS_NAMES, UNKNOWN, Argument, Call, c10d_call, dtype_of, in_elements
 from traces.recording import GroupInfo, Recording
 
 NAME = "pytorch-et"
@@ -157,17 +157,20 @@ def _comms_call(
     # `rank` is the root or the peer where the operation has one (ProcessGroupNCCL.cpp).
     other = int(values[at - 1])
     is_async = attributes.get("is_asynchronized_op")
+    count = _count(kind, sum(tensors.numels), bool(tensors.numels), attributes, group_size)
+    received = int(attributes.get("out_msg_nelems") or UNKNOWN)
+    send, receive = in_elements((_split(values, at + 1), count), (_split(values, at + 2), received))
     return Call(
         kind=kind,
         name=name,
-        count=_count(kind, sum(tensors.numels), bool(tensors.numels), attributes, group_size),
+        count=count,
         dtype=tensors.dtype or dtype_of(str(attributes.get("dtype", ""))),
         group=str(attributes.get("pg_name") or (group[0] if isinstance(group, list) else group)),
         group_size=group_size,
         root=other,
         peer=other,
-        send_splits=_split(values, at + 1),
-        recv_splits=_split(values, at + 2),
+        send_splits=send,
+        recv_splits=receive,
         is_async=bool(is_async) if is_async is not None else None,
         seq=int(seq[0] if isinstance(seq, list) else seq),
         event=event,

@@ -152,6 +152,8 @@ def c10d_call(name: str, arguments: list[Argument], *, event: int) -> Call | Non
 
     sized = arguments[signature.sized_by] if signature.sized_by < len(arguments) else Argument()
     send, receive = _splits(signature, arguments)
+    if signature.splits is not None and len(arguments) > 1:
+        send, receive = in_elements((send, sum(arguments[1].numels)), (receive, sum(arguments[0].numels)))
     flags = [argument.value for argument in arguments if isinstance(argument.value, bool)]
     return Call(
         kind=signature.kind,
@@ -166,6 +168,15 @@ def c10d_call(name: str, arguments: list[Argument], *, event: int) -> Call | Non
         is_async=flags[-1] if flags else None,
         event=event,
     )
+
+
+def in_elements(
+    send: tuple[tuple[int, ...], int], receive: tuple[tuple[int, ...], int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Splits in elements, from (splits, elements in all) each way: torch counts rows, slices along the first dimension."""
+    rows, elements = next(((sum(parts), total) for parts, total in (send, receive) if sum(parts) > 0), (1, 1))
+    row = elements // rows if elements > 0 and elements % rows == 0 else 1
+    return tuple(part * row for part in send[0]), tuple(part * row for part in receive[0])
 
 
 def _splits(signature: _Signature, arguments: list[Argument]) -> tuple[tuple[int, ...], tuple[int, ...]]:
