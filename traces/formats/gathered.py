@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
@@ -73,36 +74,39 @@ class Gathered:
 
     def add(self, events: Iterable[Event]) -> None:
         """Take a part of the file. Raises TraceError, OverflowError (a time that no clock shows)."""
+        by_cat: dict[str | None, list[Event]] = defaultdict(list)
         for event in events:
-            if event.ph != "X":
-                continue
-            cat = (event.cat or "").lower()
+            if event.ph == "X":
+                by_cat[event.cat].append(event)
+        for category, mine in by_cat.items():
+            cat = (category or "").lower()
             if cat in ("cpu_op", "operator"):
-                self._add_operator(event)
+                self._add_operators(mine)
             elif cat == "user_annotation":
-                self.telling.append(event)
+                self.telling += mine
             elif cat in _DEVICE_WORK:
-                ids = args_of(event, Ids, self._file)
-                if is_comm(event.name):
-                    self._comms.append((event, ids))
-                else:
-                    start, end = times_of(event)
-                    _append(self._work, (ids.correlation, start, end))
-                    self._streams.add(ids.stream)
+                self._add_device_work(mine)
             elif cat in _LAUNCHES:
-                waits = "Synchronize" in event.name
-                correlation = args_of(event, Ids, self._file).correlation
-                _append(self._launches, (self._thread(event), *times_of(event), correlation, waits))
+                ids = [args_of(event, Ids, self._file).correlation for event in mine]
+                waits = ["Synchronize" in event.name for event in mine]
+                _extend(self._launches, self._threads_of(mine), *_times_of(mine), ids, waits)
 
-    def _add_operator(self, event: Event) -> None:
-        _append(self._operators, (self._thread(event), *times_of(event), kind_of(event.name)))
-        if self.pid == UNKNOWN and event.cat == "cpu_op" and isinstance(event.pid, int):
-            self.pid = event.pid
-        if event.name == "record_param_comms" or event.name.startswith("c10d::"):
-            self.telling.append(event)
+    def _add_operators(self, events: list[Event]) -> None:
+        _extend(self._operators, self._threads_of(events), *_times_of(events), [kind_of(e.name) for e in events])
+        if self.pid == UNKNOWN:
+            self.pid = next((e.pid for e in events if e.cat == "cpu_op" and isinstance(e.pid, int)), UNKNOWN)
+        self.telling += [e for e in events if e.name == "record_param_comms" or e.name.startswith("c10d::")]
 
-    def _thread(self, event: Event) -> int:
-        return self._threads.setdefault(event.tid, len(self._threads))
+    def _add_device_work(self, events: list[Event]) -> None:
+        identified = [(event, args_of(event, Ids, self._file)) for event in events]
+        self._comms += [pair for pair in identified if is_comm(pair[0].name)]
+        work = [pair for pair in identified if not is_comm(pair[0].name)]
+        _extend(self._work, [ids.correlation for _, ids in work], *_times_of([event for event, _ in work]))
+        self._streams.update(ids.stream for _, ids in work)
+
+    def _threads_of(self, events: list[Event]) -> list[int]:
+        known = self._threads
+        return [known.setdefault(event.tid, len(known)) for event in events]
 
     def operators(self, base_ns: int) -> Operators:
         thread, start, end, kind = map(_column, self._operators)
@@ -146,19 +150,19 @@ class Gathered:
         )
 
 
-def times_of(event: Event) -> tuple[int, int]:
-    start = round(event.ts * 1000)
-    return start, start + round(event.dur * 1000)
-
-
 def span_of(event: Event, base_ns: int, ident: int = UNKNOWN) -> Span:
-    start, end = times_of(event)
+    (start,), (end,) = _times_of([event])
     return Span(event.name, event.tid, start + base_ns, end + base_ns, ident)
 
 
-def _append(columns: Sequence[array[int]], row: Iterable[int]) -> None:
-    for column, value in zip(columns, row, strict=True):
-        column.append(value)
+def _times_of(events: list[Event]) -> tuple[list[int], list[int]]:
+    starts = [round(event.ts * 1000) for event in events]
+    return starts, [start + round(event.dur * 1000) for start, event in zip(starts, events, strict=True)]
+
+
+def _extend(columns: Sequence[array[int]], *values: Iterable[int]) -> None:
+    for column, more in zip(columns, values, strict=True):
+        column.extend(more)
 
 
 def _column(values: array[int]) -> Integers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ _BACKWARD = "autograd::engine::evaluate_function"
 _ACCUMULATE = f"{_BACKWARD}: torch::autograd::AccumulateGrad"
 
 
+@lru_cache(1 << 12)
 def kind_of(name: str) -> int:
     """OTHER, WORK, BACKWARD or ACCUMULATE."""
     if name.startswith(("aten::", "c10d::")):
