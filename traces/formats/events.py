@@ -46,7 +46,7 @@ class Parts(Generic[_Event]):
         head = self._head(blocks)
         if head is None:
             return
-        while more := b"".join(islice(_sliced(blocks), 1)):
+        for more in _sliced(blocks):
             self._held += more
             while len(self._held) >= PART_BYTES:
                 found = self._part()
@@ -77,10 +77,8 @@ class Parts(Generic[_Event]):
         for end in reversed(ends[-_TRIES:]):
             try:
                 found = self.decoder.decode(b"[" + self._held[:end] + b"]")
-            except msgspec.DecodeError as error:
-                if not _is_at_end(error, end):
-                    raise
-                continue
+            except msgspec.DecodeError:
+                continue  # inside something, or behind the list; what is really wrong is seen at the end
             self._take(self._held.index(b",", end) + 1)
             return found
         return None
