@@ -15,7 +15,7 @@ from traces.formats import flight_recorder, recorded
 from traces.peers import resolved
 from traces.program import Collective, Finding, Group, Program, Recv, Send, Source, StepMark, Trace
 from traces.pytorch.calls import UNKNOWN, Call
-from traces.recording import Recording
+from traces.recording import MAX_RANKS, Recording
 from traces.timeline import program, untimed
 
 STARTED = "started_ns"
@@ -82,6 +82,8 @@ def import_files(
     ranks = _join(recordings, ranks_of)
     told = max([*(r.world_size for r in recordings), *_group_sizes(recordings)])
     world_size = max(told, max(ranks) + 1)
+    if world_size > MAX_RANKS:
+        raise TraceError(f"a job of {world_size} ranks; {MAX_RANKS} at most are read", file=recordings[0].file)
     if told == UNKNOWN:
         findings.append(Finding("assumed-world-size", f"no file says how many ranks there are; {world_size} it is"))
     groups = _groups(recordings, world_size)

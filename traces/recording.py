@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from traces.program import Finding
 from traces.pytorch.calls import UNKNOWN, Call
 
+MAX_RANKS = 1 << 20
+"""Of a job; a file that says more is damaged, or hostile."""
+
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
