@@ -23,7 +23,6 @@ from traces.program import (
     Compute,
     Group,
     Program,
-    Recv,
     Send,
     StepMark,
     Trace,
@@ -150,7 +149,7 @@ class _Lowering:
         seen: dict[tuple[object, ...], int] = {}
         ops: list[PlannedOp] = []
         for index, op in enumerate(program.ops):
-            if isinstance(op, Collective | Send | Recv):
+            if isinstance(op, Communication):
                 ops.append(self._transfer(program.rank, index, op, seen))
             else:
                 ops.append(op)

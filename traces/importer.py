@@ -13,7 +13,7 @@ from traces.errors import TraceError
 from traces.files import Opened, open_all
 from traces.formats import flight_recorder, recorded
 from traces.peers import resolved
-from traces.program import Collective, Finding, Group, Program, Recv, Send, Source, StepMark, Trace
+from traces.program import Communication, Finding, Group, Program, Source, StepMark, Trace
 from traces.pytorch.calls import UNKNOWN, Call
 from traces.recording import MAX_RANKS, Recording
 from traces.timeline import program, untimed
@@ -101,7 +101,7 @@ def import_files(
     aligned = clocks.align(programs, hosts)
     programs, said = resolved(aligned.programs)
     findings += [*aligned.findings, *said]
-    if not any(isinstance(op, Collective | Send | Recv) for p in programs.values() for op in p.ops):
+    if not any(isinstance(op, Communication) for p in programs.values() for op in p.ops):
         text = "no communication is recorded here"
         mend = "record with the distributed backend up, and with record_shapes"
         if told == UNKNOWN and any(recording.calls for recording in recordings):
