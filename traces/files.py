@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import tarfile
+import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import IO, cast
 
 from traces.errors import TraceError
 
-# One rank's recording unpacks to some tens of MB; a bomb goes far beyond this.
+# One rank's recording unpacks to some hundreds of MB; a bomb goes far beyond this.
 MAX_FILE_BYTES = 4 << 30
+HEAD_BYTES = 1 << 14
+_BLOCK_BYTES = 1 << 20
 _GZIP = b"\x1f\x8b"
 _PLAIN = (".json", ".jsonl", ".tar", ".goal", ".et", ".txt", ".log", ".csv", ".pcap", ".pcapng", ".pkl", ".pickle")
 _READABLE = (*_PLAIN, *(f"{plain}.gz" for plain in _PLAIN), ".tgz")
@@ -33,8 +38,39 @@ class Opened:
     is_named: bool
 
 
-def open_all(paths: Sequence[Path]) -> Iterator[Opened]:
-    """Every recording in `paths`, one at a time, folders and archives in name order. Raises TraceError, OSError."""
+class Stream:
+    """One recording that is read as it is unpacked, once. `head` is how it starts."""
+
+    def __init__(self, name: str, blocks: Iterator[bytes], *, is_named: bool) -> None:
+        self.name = name.removesuffix(".gz")
+        self.is_named = is_named
+        self._hash = hashlib.sha256()
+        self._rest = blocks
+        self.head = b""
+        while len(self.head) < HEAD_BYTES and (block := next(self._rest, b"")):
+            self.head += block
+
+    def blocks(self) -> Iterator[bytes]:
+        """All of it, in order. Raises TraceError, OSError."""
+        for block in chain([self.head], self._rest):
+            self._hash.update(block)
+            yield block
+
+    def sha256(self) -> str:
+        """Of what `blocks` gave."""
+        return self._hash.hexdigest()
+
+    def whole(self) -> Opened:
+        """All of it at once. Raises TraceError, OSError."""
+        data = b"".join(self.blocks())
+        return Opened(self.name, data, self.sha256(), self.is_named)
+
+
+def open_all(paths: Sequence[Path]) -> Iterator[Stream]:
+    """Every recording in `paths`, one at a time, folders and archives in name order. Raises TraceError, OSError.
+
+    Each has to be read before the next is asked for.
+    """
     for path in paths:
         if path.is_dir():
             inside = sorted(p for p in path.iterdir() if p.is_file() and _is_readable(p.name))
@@ -51,46 +87,57 @@ def _is_readable(name: str) -> bool:
     return not name.startswith(".") and (name.endswith(_READABLE) or ("." not in name and name[-1].isdigit()))
 
 
-def _open(path: Path, *, is_named: bool) -> Iterator[Opened]:
-    data = path.read_bytes()
-    if not data:
+def _open(path: Path, *, is_named: bool) -> Iterator[Stream]:
+    if not path.stat().st_size:
         raise TraceError("the file is empty", file=path)
-    if path.name.endswith((".tar.gz", ".tgz", ".tar")):
-        yield from _members(path, data)
+    with path.open("rb") as file, _unpacked(file) as plain:
+        if path.name.endswith((".tar.gz", ".tgz", ".tar")):
+            # Members are read in the order of their names: on disk, so that each is unpacked once.
+            with tempfile.TemporaryFile() as spool:
+                spool.writelines(_blocks(plain, path))
+                spool.seek(0)
+                yield from _members(path, spool)
+            return
+        stream = Stream(path.name, _blocks(plain, path), is_named=is_named)
+        if not stream.head.strip():
+            raise TraceError("the file holds nothing", file=path)
+        yield stream
+
+
+@contextmanager
+def _unpacked(file: IO[bytes]) -> Iterator[IO[bytes]]:
+    is_packed = file.read(len(_GZIP)) == _GZIP
+    file.seek(0)
+    if not is_packed:
+        yield file
         return
-    data = _unzip(data, path) if data.startswith(_GZIP) else data
-    if not data.strip():
-        raise TraceError("the file holds nothing", file=path)
-    yield _opened(path.name, data, is_named=is_named)
+    with gzip.GzipFile(fileobj=file) as plain:
+        yield cast(IO[bytes], plain)
 
 
-def _opened(name: str, data: bytes, *, is_named: bool) -> Opened:
-    return Opened(name.removesuffix(".gz"), data, hashlib.sha256(data).hexdigest(), is_named)
-
-
-def _unzip(data: bytes, path: Path) -> bytes:
+def _blocks(file: IO[bytes], path: Path) -> Iterator[bytes]:
+    total = 0
     try:
-        with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
-            plain = stream.read(MAX_FILE_BYTES + 1)
+        while block := file.read(_BLOCK_BYTES):
+            total += len(block)
+            if total > MAX_FILE_BYTES:
+                raise TraceError(f"unpacks to more than {MAX_FILE_BYTES} bytes", file=path)
+            yield block
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise TraceError(f"the gzip is damaged or cut: {error}", file=path, mend="copy the file again") from error
-    if len(plain) > MAX_FILE_BYTES:
-        raise TraceError(f"unpacks to more than {MAX_FILE_BYTES} bytes", file=path)
-    return plain
 
 
-def _members(path: Path, data: bytes) -> Iterator[Opened]:
-    plain = _unzip(data, path) if data.startswith(_GZIP) else data
+def _members(path: Path, plain: IO[bytes]) -> Iterator[Stream]:
     try:
-        with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as archive:
+        with tarfile.open(fileobj=plain, mode="r:") as archive:
             files = [m for m in archive.getmembers() if m.isfile() and not Path(m.name).name.startswith(".")]
             for member in sorted(files, key=lambda m: m.name):
                 inner = archive.extractfile(member)
                 assert inner is not None
-                content = inner.read()
-                content = _unzip(content, path) if content.startswith(_GZIP) else content
-                if not content.strip():
-                    raise TraceError("the file is empty", file=path, place=member.name)
-                yield _opened(Path(member.name).name, content, is_named=False)
+                with inner, _unpacked(inner) as content:
+                    stream = Stream(Path(member.name).name, _blocks(content, path), is_named=False)
+                    if not stream.head.strip():
+                        raise TraceError("the file is empty", file=path, place=member.name)
+                    yield stream
     except tarfile.TarError as error:
         raise TraceError(f"the tar archive is damaged or cut: {error}", file=path) from error

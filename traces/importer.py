@@ -49,8 +49,8 @@ def import_files(
     holds: formats.ProgramFormat | None = None
     sources: list[Source] = []
     findings: list[Finding] = []
-    for opened in open_all(paths):
-        known = formats.choose(opened.data, format_name)
+    for stream in open_all(paths):
+        known = formats.choose(stream.head, format_name)
         if (
             known is not None
             and sources
@@ -58,18 +58,20 @@ def import_files(
             and (holds or isinstance(known, formats.ProgramFormat))
         ):
             text = f"is {known.name}, and {sources[-1].name} is {sources[-1].format}: not of one job"
-            raise TraceError(text, file=opened.name)
+            raise TraceError(text, file=stream.name)
         if isinstance(known, formats.ProgramFormat):
             holds = known
-            written.append(opened)
+            written.append(stream.whole())
+        elif isinstance(known, formats.StreamFormat):
+            recordings.append(known.read(stream.blocks(), stream.name))
         elif known is not None:
-            recordings.append(known.read(opened.data, opened.name))
-        elif opened.is_named:
-            raise TraceError("not a recording in a known format", file=opened.name, mend=_KNOWN)
+            recordings.append(known.read(stream.whole().data, stream.name))
+        elif stream.is_named:
+            raise TraceError("not a recording in a known format", file=stream.name, mend=_KNOWN)
         else:
-            findings.append(Finding("skipped-file", f"{opened.name} is in no known format and was left out", "info"))
+            findings.append(Finding("skipped-file", f"{stream.name} is in no known format and was left out", "info"))
             continue
-        sources.append(Source(opened.name, opened.sha256, known.name))
+        sources.append(Source(stream.name, stream.sha256(), known.name))
     if holds is not None:
         trace = holds.read(written)
         said = (*findings, *trace.findings)
@@ -100,7 +102,7 @@ def import_files(
     if not any(isinstance(op, Collective | Send | Recv) for p in programs.values() for op in p.ops):
         text = "no communication is recorded here"
         mend = "record with the distributed backend up, and with record_shapes"
-        if told == UNKNOWN:
+        if told == UNKNOWN and any(recording.calls for recording in recordings):
             text, mend = f"no file says that there are more ranks than {world_size}", "import the files of all ranks"
         raise TraceError(text, file=", ".join(source.name for source in sources), mend=mend)
     return Trace(

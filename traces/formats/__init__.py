@@ -5,11 +5,11 @@ Most hold one rank's recording, from which a program still has to be found; some
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from traces.errors import TraceError
-from traces.files import Opened
+from traces.files import HEAD_BYTES, Opened
 from traces.formats import (
     aicb,
     chakra,
@@ -30,8 +30,6 @@ from traces.formats import (
 from traces.program import Trace
 from traces.recording import Recording
 
-_HEAD_BYTES = 1 << 14
-
 
 @dataclass(frozen=True, slots=True)
 class Format:
@@ -43,6 +41,15 @@ class Format:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamFormat:
+    """As `Format`, for files of hundreds of MB: `read` takes the file in blocks, in order, and keeps none of them."""
+
+    name: str
+    sniff: Callable[[bytes], bool]
+    read: Callable[[Iterable[bytes], str], Recording]
+
+
+@dataclass(frozen=True, slots=True)
 class ProgramFormat:
     """A format that holds programs; `read` takes all files of the job and leaves the sources out."""
 
@@ -51,8 +58,8 @@ class ProgramFormat:
     read: Callable[[Sequence[Opened]], Trace]
 
 
-_ALL: tuple[Format | ProgramFormat, ...] = (
-    Format(kineto.NAME, kineto.sniff, kineto.read),
+_ALL: tuple[Format | StreamFormat | ProgramFormat, ...] = (
+    StreamFormat(kineto.NAME, kineto.sniff, kineto.read),
     Format(recorded.NAME, recorded.sniff, recorded.read),
     Format(pytorch_et.NAME, pytorch_et.sniff, pytorch_et.read),
     Format(flight_recorder.NAME, flight_recorder.sniff, flight_recorder.read),
@@ -71,11 +78,14 @@ _ALL: tuple[Format | ProgramFormat, ...] = (
 FORMATS = {known.name: known for known in _ALL}
 
 
-def choose(data: bytes, name: str | None = None) -> Format | ProgramFormat | None:
-    """The format called `name`, or else the one that the content shows; None where it shows none. Raises TraceError."""
+def choose(head: bytes, name: str | None = None) -> Format | StreamFormat | ProgramFormat | None:
+    """The format called `name`, or else the one that the content's `head` shows; None where it shows none.
+
+    Raises TraceError.
+    """
     if name is not None and name not in FORMATS:
         raise TraceError(f"unknown format {name!r}", mend=f"known: {', '.join(FORMATS)}")
     if name is not None:
         return FORMATS[name]
-    head = data[:_HEAD_BYTES]
+    head = head[:HEAD_BYTES]
     return next((known for known in FORMATS.values() if known.sniff(head)), None)

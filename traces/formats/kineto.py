@@ -7,38 +7,28 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from math import prod
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from traces.errors import TraceError
-from traces.program import CollectiveKind
+from traces.formats.events import Parts
+from traces.formats.gathered import Event, Gathered, Ids, args_of, span_of
+from traces.program import CollectiveKind, Finding
 from traces.pytorch import gloo, nccl
 from traces.pytorch.calls import COMMS_NAMES, UNKNOWN, Argument, Call, c10d_call, dtype_of, in_elements
-from traces.pytorch.spans import Device, Span, Spans
-from traces.recording import GroupInfo, Recording
+from traces.pytorch.spans import Span, Spans
+from traces.recording import GroupInfo, Recording, Timeline
 
 NAME = "kineto"
 
+_Pair = tuple[Span, Event]
+
 _STEP = re.compile(r"ProfilerStep#(\d+)$")
-_DEVICE_WORK = {"kernel", "gpu_memcpy", "gpu_memset"}
-_LAUNCHES = {"cuda_runtime", "cuda_driver", "hip_runtime", "runtime"}
-
-
-class _Event(msgspec.Struct, frozen=True):
-    """Times are in microseconds; `args` stays undecoded until something asks."""
-
-    ph: str = ""
-    cat: str | None = ""
-    name: str = ""
-    pid: int | str = 0
-    tid: int | str = 0
-    ts: int | float = 0
-    dur: int | float = 0
-    args: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 class _Config(msgspec.Struct, frozen=True):
@@ -53,19 +43,13 @@ class _Distributed(msgspec.Struct, frozen=True):
     pg_config: list[_Config] = []
 
 
-class _File(msgspec.Struct, frozen=True):
-    traceEvents: list[_Event]  # noqa: N815 - the file's own spelling
+class _Around(msgspec.Struct, frozen=True):
+    """The file without its events."""
+
+    traceEvents: list[Event]  # noqa: N815 - the file's own spelling
     distributedInfo: _Distributed = _Distributed()  # noqa: N815
     baseTimeNanoseconds: int = 0  # noqa: N815
     host_name: str = ""
-
-
-class _Ids(msgspec.Struct, frozen=True):
-    """How events of one file name each other; absent ones are UNKNOWN."""
-
-    record_function: int = msgspec.field(name="Record function id", default=UNKNOWN)
-    correlation: int = UNKNOWN
-    stream: int = UNKNOWN
 
 
 class _Shapes(msgspec.Struct, frozen=True):
@@ -96,83 +80,75 @@ def sniff(head: bytes) -> bool:
     return b'"traceEvents"' in head or b'"schemaVersion"' in head
 
 
-def read(data: bytes, file: str) -> Recording:
-    """Decode one rank's Kineto trace. Raises TraceError naming `file` and the byte or field that is wrong."""
+def read(blocks: Iterable[bytes], file: str) -> Recording:
+    """Decode one rank's Kineto trace, which comes in `blocks`. Raises TraceError naming `file` and what is wrong."""
+    gathered = Gathered(file)
+    parts = Parts(blocks, msgspec.json.Decoder(list[Event], strict=False))
     try:
-        decoded = msgspec.json.decode(data, type=_File, strict=False)
-        spans, calls = _spans(decoded, file)
+        for events in parts:
+            gathered.add(events)
+        around = msgspec.json.decode(parts.around, type=_Around, strict=False)
+        spans, calls = _spans(gathered, around, file)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
-        raise TraceError(f"not a Kineto trace: {error}", file=file, place=f"{len(data)} bytes") from error
-    info = decoded.distributedInfo
-    place = nccl.timeline if spans.kernels else gloo.timeline
+        raise TraceError(f"not a Kineto trace: {error}", file=file, place=f"from byte {parts.place}") from error
+    info = around.distributedInfo
+    place = partial(nccl.timeline, spans, spans.gpu) if spans.gpu else partial(gloo.timeline, spans)
     return Recording(
         file=file,
         format=NAME,
         rank=info.rank,
         world_size=info.world_size,
-        pid=spans.pid,
-        host=decoded.host_name,
+        pid=gathered.pid,
+        host=around.host_name,
         groups=tuple(GroupInfo(g.pg_name, g.pg_desc, tuple(g.ranks)) for g in info.pg_config if g.pg_name is not None),
         calls=calls,
-        timeline=partial(place, spans),
+        timeline=partial(_placed, place, parts.is_cut),
     )
 
 
-def _spans(decoded: _File, file: str) -> tuple[Spans, tuple[Call, ...]]:
+def _placed(place: Callable[[tuple[Call, ...]], Timeline], is_cut: bool, calls: tuple[Call, ...]) -> Timeline:
+    timeline = place(calls)
+    if not is_cut:
+        return timeline
+    text = "the file ends in the middle; what is there was read, and what stands behind the events is lost"
+    return replace(timeline, findings=(*timeline.findings, Finding("cut-file", text, "warning")))
+
+
+def _spans(gathered: Gathered, around: _Around, file: str) -> tuple[Spans, tuple[Call, ...]]:
     """Sort a file's events by what they tell, and read its calls in the order they were made."""
-    base = decoded.baseTimeNanoseconds
+    base = around.baseTimeNanoseconds
     steps: list[tuple[int, Span]] = []
-    operators: list[Span] = []
-    comms: list[tuple[Span, _Event]] = []
-    c10d: list[tuple[Span, _Event]] = []
-    annotations: list[tuple[Span, _Event]] = []
-    kernels: list[Device] = []
-    launches: dict[int, Span] = {}
-    for event in decoded.traceEvents:
-        if event.ph != "X":
+    comms: list[_Pair] = []
+    c10d: list[_Pair] = []
+    annotations: list[_Pair] = []
+    for event in gathered.telling:
+        is_annotation = (event.cat or "").lower() == "user_annotation"
+        if is_annotation and (step := _STEP.match(event.name)):
+            steps.append((int(step.group(1)), span_of(event, base)))
+        elif is_annotation and not event.name.startswith(("gloo:", "nccl:")):
             continue
-        start = base + round(event.ts * 1000)
-        span = Span(event.name, event.tid, start, start + round(event.dur * 1000))
-        cat = (event.cat or "").lower()
-        if cat == "user_annotation" and (step := _STEP.match(event.name)):
-            steps.append((int(step.group(1)), span))
-        elif cat == "user_annotation" and event.name.startswith(("gloo:", "nccl:")):
-            annotations.append((_identified(span, event, file), event))
-        elif cat in ("cpu_op", "operator"):
-            operators.append(span)
-            if event.name == "record_param_comms":
-                comms.append((_identified(span, event, file), event))
-            elif event.name.startswith("c10d::"):
-                c10d.append((_identified(span, event, file), event))
-        elif cat in _DEVICE_WORK:
-            ids = _args(event, _Ids, file)
-            kernels.append(Device(span, ids.stream, ids.correlation))
-        elif cat in _LAUNCHES:
-            launches[_args(event, _Ids, file).correlation] = span
+        else:
+            kind = annotations if is_annotation else comms if event.name == "record_param_comms" else c10d
+            kind.append((span_of(event, base, args_of(event, Ids, file).record_function), event))
     made = sorted(comms or c10d or annotations, key=lambda pair: pair[0].start)
     workers = [pair for pair in annotations if pair[1].name.startswith("gloo:")]
     owned = _owned([span for span, _ in made], workers) if made is not workers else [[pair] for pair in made]
-    around = _Around(c10d, annotations)
+    beside = _Beside(c10d, annotations)
     called = [
         (span, mine, call)
         for (span, event), mine in zip(made, owned, strict=True)
-        if (call := _call(event, span, mine, around, file)) is not None
+        if (call := _call(event, span, mine, beside, file)) is not None
     ]
     spans = Spans(
         file=file,
-        pid=next((e.pid for e in decoded.traceEvents if e.cat == "cpu_op" and isinstance(e.pid, int)), UNKNOWN),
         steps=tuple(sorted(steps, key=lambda pair: pair[1].start)),
-        operators=tuple(sorted(operators, key=lambda span: (span.start, -span.end))),
+        operators=gathered.operators(base),
         calls=tuple(span for span, _, _ in called),
         workers=tuple(tuple(span for span, _ in mine) for _, mine, _ in called),
-        kernels=tuple(kernels),
-        launches=launches,
-        groups=tuple(g.pg_name for g in decoded.distributedInfo.pg_config if g.pg_name is not None),
+        gpu=gathered.gpu(base),
+        groups=tuple(g.pg_name for g in around.distributedInfo.pg_config if g.pg_name is not None),
     )
     return spans, tuple(call for _, _, call in called)
-
-
-_Pair = tuple[Span, _Event]
 
 
 def _owned(calls: list[Span], workers: list[_Pair]) -> list[list[_Pair]]:
@@ -187,30 +163,14 @@ def _owned(calls: list[Span], workers: list[_Pair]) -> list[list[_Pair]]:
     return owned
 
 
-_Struct = TypeVar("_Struct", bound=msgspec.Struct)
-
-
-def _args(event: _Event, kind: type[_Struct], file: str) -> _Struct:
-    try:
-        return msgspec.json.decode(event.args, type=kind, strict=False)
-    except msgspec.DecodeError as error:
-        raise TraceError(
-            f"args can't be read: {error}", file=file, place=f"event {event.name!r} at ts {event.ts}"
-        ) from error
-
-
-def _identified(span: Span, event: _Event, file: str) -> Span:
-    return replace(span, ident=_args(event, _Ids, file).record_function)
-
-
-class _Around:
+class _Beside:
     """Finds what else is recorded of a call: the c10d operator it lies in, the annotation that lies in it."""
 
     def __init__(self, c10d: list[_Pair], annotations: list[_Pair]) -> None:
         self._c10d = sorted(c10d, key=lambda pair: pair[0].start)
         self._annotations = sorted(annotations, key=lambda pair: pair[0].start)
 
-    def operator(self, span: Span) -> _Event | None:
+    def operator(self, span: Span) -> Event | None:
         """The last c10d operator of the thread that starts no later than `span`, if it ends no earlier."""
         at = bisect_right(self._c10d, span.start, key=lambda pair: pair[0].start)
         for outer, event in reversed(self._c10d[:at]):
@@ -218,7 +178,7 @@ class _Around:
                 return event if outer.end >= span.end else None
         return None
 
-    def annotation(self, span: Span) -> _Event | None:
+    def annotation(self, span: Span) -> Event | None:
         """The first annotation of the thread that starts within `span`."""
         at = bisect_left(self._annotations, span.start, key=lambda pair: pair[0].start)
         for inner, event in self._annotations[at:]:
@@ -229,10 +189,10 @@ class _Around:
         return None
 
 
-def _call(event: _Event, span: Span, workers: list[_Pair], around: _Around, file: str) -> Call | None:
+def _call(event: Event, span: Span, workers: list[_Pair], beside: _Beside, file: str) -> Call | None:
     if event.name == "record_param_comms":
-        comms = _args(event, _Comms, file)
-        return _described(comms, span.ident) if comms.collective else _bare_call(span, around, file)
+        comms = args_of(event, _Comms, file)
+        return _described(comms, span.ident) if comms.collective else _bare_call(span, beside, file)
     if event.name.startswith("c10d::"):
         return _operator_call(event, span.ident, workers[0][1] if workers else None, file)
     return _annotated_call(event, span.ident, file)
@@ -260,9 +220,9 @@ def _described(comms: _Comms, ident: int) -> Call | None:
     )
 
 
-def _bare_call(span: Span, around: _Around, file: str) -> Call | None:
+def _bare_call(span: Span, beside: _Beside, file: str) -> Call | None:
     """A record_param_comms from before the metadata (2023): what is around tells what it is; a wait has nothing."""
-    operator, annotation = around.operator(span), around.annotation(span)
+    operator, annotation = beside.operator(span), beside.annotation(span)
     if operator is not None:
         call = _operator_call(operator, span.ident, annotation, file)
         # The flag of the operator is not the call's: NCCL's waits are recorded by themselves.
@@ -272,21 +232,21 @@ def _bare_call(span: Span, around: _Around, file: str) -> Call | None:
     return Call("wait", "wait", event=span.ident)
 
 
-def _operator_call(event: _Event, ident: int, annotation: _Event | None, file: str) -> Call | None:
-    call = c10d_call(event.name, _arguments(_args(event, _Shapes, file)), event=ident)
+def _operator_call(event: Event, ident: int, annotation: Event | None, file: str) -> Call | None:
+    call = c10d_call(event.name, _arguments(args_of(event, _Shapes, file)), event=ident)
     if call is not None and call.dtype is None and annotation is not None:
         # A list of tensors is recorded without its type; the annotation of the work itself has it.
-        types = _args(annotation, _Shapes, file).types
+        types = args_of(annotation, _Shapes, file).types
         return replace(call, dtype=dtype_of(types[0]) if types else None)
     return call
 
 
-def _annotated_call(event: _Event, ident: int, file: str) -> Call | None:
+def _annotated_call(event: Event, ident: int, file: str) -> Call | None:
     """A call of which only the annotation of its work is left; its tensor is the size of an all_reduce only."""
     kind = COMMS_NAMES.get(event.name.partition(":")[2])
     if kind is None:
         return None
-    shapes = _args(event, _Shapes, file)
+    shapes = args_of(event, _Shapes, file)
     if kind is not CollectiveKind.ALL_REDUCE or not shapes.dims or not shapes.types:
         return Call(kind, event.name, event=ident)
     return Call(kind, event.name, sum(_numels(shapes.dims)), dtype_of(shapes.types[0]), event=ident)

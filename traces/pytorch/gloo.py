@@ -28,7 +28,7 @@ from traces.recording import TimedCall, Timeline
 def timeline(spans: Spans, calls: tuple[Call, ...]) -> Timeline:
     """Place `calls` (one for one with `spans.calls`) in time."""
     workers = _worker_threads(spans)
-    activity = HostActivity.of([span for span in spans.operators if span.thread not in workers])
+    activity = HostActivity.of(spans.operators.without(workers))
     findings = []
     named, finding = _name_groups(spans, calls)
     if finding:
@@ -54,14 +54,17 @@ def timeline(spans: Spans, calls: tuple[Call, ...]) -> Timeline:
         findings.append(
             Finding("end-lost", f"{unfinished} operations have no recorded end; no waiting was taken out", "warning")
         )
-    start = spans.steps[0][1].start if spans.steps else min((span.start for span in spans.operators), default=0)
+    started = spans.operators.start
+    start = spans.steps[0][1].start if spans.steps else int(started.min()) if len(started) else 0
     return Timeline(start, _marks(spans), tuple(placed), tuple(findings))
 
 
 def _marks(spans: Spans) -> tuple[tuple[int, int], ...]:
     if spans.steps:
         return tuple((step, span.end) for step, span in spans.steps)
-    ends = [span.end for span in spans.operators] + [span.end for mine in spans.workers for span in mine]
+    ends = [worker.end for mine in spans.workers for worker in mine]
+    if len(spans.operators.end):
+        ends.append(int(spans.operators.end.max()))
     return ((0, max(ends)),) if ends else ()
 
 

@@ -18,31 +18,34 @@ A kernel also waits for the slowest peer; since waiting runs to the kernel's end
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+
+import numpy as np
 
 from traces.program import Finding
 from traces.pytorch.calls import UNKNOWN, Call
 from traces.pytorch.host import HostActivity
-from traces.pytorch.spans import Device, Span, Spans
+from traces.pytorch.spans import Device, Gpu, Integers, Span, Spans
 from traces.recording import TimedCall, Timeline
 
 
-def timeline(spans: Spans, calls: tuple[Call, ...]) -> Timeline:
+def timeline(spans: Spans, gpu: Gpu, calls: tuple[Call, ...]) -> Timeline:
     """Place `calls` (one for one with `spans.calls`) in time."""
     findings = []
-    compute = _Compute.of(spans)
-    kernels = _kernels_of(spans)
+    compute = _Compute.of(gpu)
+    kernels = _kernels_of(spans.calls, gpu)
     issued: list[TimedCall] = []
     unwaited: list[int] = []
     host = HostActivity.of(spans.operators)
+    numbers: set[int] = set()
     dangling = lost = 0
     for at, call, kernel in zip(spans.calls, calls, kernels, strict=True):
         if call.kind == "wait":
             target = _waited_for(call, issued, unwaited)
             if target is None:
-                dangling += not any(item.call.seq == call.seq for item in issued)
+                dangling += call.seq not in numbers
             else:
                 unwaited.remove(target)
                 issued[target] = _with_wait(issued[target], compute.stops(at.start, issued[target].end_ns))
@@ -58,6 +61,7 @@ def timeline(spans: Spans, calls: tuple[Call, ...]) -> Timeline:
         else:
             unwaited.append(len(issued))
         issued.append(item)
+        numbers.add(call.seq)
     if lost:
         findings.append(
             Finding("kernel-lost", f"{lost} operations have no kernel in the recording; their ends are not known")
@@ -66,11 +70,11 @@ def timeline(spans: Spans, calls: tuple[Call, ...]) -> Timeline:
         findings.append(
             Finding("dangling-wait", f"{dangling} waits are for operations from before the recording; left out")
         )
-    start = spans.steps[0][1].start if spans.steps else min(kernel.span.start for kernel in spans.kernels)
+    start = spans.steps[0][1].start if spans.steps else gpu.first
     if spans.steps:
         marks = tuple((step, max(span.end, compute.done_before(span.end))) for step, span in spans.steps)
     else:
-        marks = ((0, max(max(compute.ends, default=start), *(kernel.span.end for kernel in spans.kernels))),)
+        marks = ((0, gpu.last),)
     return Timeline(start, marks, tuple(issued), tuple(findings))
 
 
@@ -85,15 +89,15 @@ def _with_wait(item: TimedCall, moment: int) -> TimedCall:
     return TimedCall(item.call, item.issue_ns, item.end_ns, max(moment, item.issue_ns))
 
 
-def _kernels_of(spans: Spans) -> list[Device | None]:
+def _kernels_of(calls: Sequence[Span], gpu: Gpu) -> list[Device | None]:
     """Each call's kernel: the one its thread launched while it made the call.
 
     Calls of one coalesced group have none of their own: one kernel that no call launched follows them, and is theirs.
     """
     launched: dict[int | str, list[tuple[int, Device]]] = {}
-    for kernel in spans.kernels:
-        launch = spans.launches.get(kernel.correlation)
-        if kernel.is_comm and launch is not None:
+    for kernel in gpu.kernels:
+        launch = gpu.launches.get(kernel.correlation)
+        if launch is not None:
             launched.setdefault(launch.thread, []).append((launch.start, kernel))
     for mine in launched.values():
         mine.sort(key=lambda pair: pair[0])
@@ -103,58 +107,48 @@ def _kernels_of(spans: Spans) -> list[Device | None]:
         at = bisect_left(mine, call.start, key=lambda pair: pair[0])
         return mine[at] if at < len(mine) else None
 
-    candidates = [following(call) for call in spans.calls]
+    candidates = [following(call) for call in calls]
     owned = {
         candidate[1].correlation
-        for call, candidate in zip(spans.calls, candidates, strict=True)
+        for call, candidate in zip(calls, candidates, strict=True)
         if candidate is not None and candidate[0] <= call.end
     }
     return [
         candidate[1]
         if candidate is not None and (candidate[0] <= call.end or candidate[1].correlation not in owned)
         else None
-        for call, candidate in zip(spans.calls, candidates, strict=True)
+        for call, candidate in zip(calls, candidates, strict=True)
     ]
 
 
 @dataclass(frozen=True, slots=True)
 class _Compute:
     """Kernels and copies that are not communication, by launch: `launches[i]` is when the host launched the i-th,
-    `ends[i]` when all up to it were done. `syncs` are the host calls that wait for the GPU."""
+    `ends[i]` when all up to it were done. `sync_start` and `sync_end` are of the host calls that wait for the GPU."""
 
-    launches: list[int]
-    ends: list[int]
+    launches: Integers
+    ends: Integers
     streams: frozenset[int]
-    syncs: list[Span]
+    sync_start: Integers
+    sync_end: Integers
 
     @classmethod
-    def of(cls, spans: Spans) -> _Compute:
-        work = sorted(
-            (launch.start, kernel.span.end)
-            for kernel in spans.kernels
-            if not kernel.is_comm and (launch := spans.launches.get(kernel.correlation)) is not None
-        )
-        return cls(
-            launches=[launch for launch, _ in work],
-            ends=list(accumulate((end for _, end in work), max)),
-            streams=frozenset(kernel.stream for kernel in spans.kernels if not kernel.is_comm),
-            syncs=sorted(
-                (launch for launch in spans.launches.values() if "Synchronize" in launch.name),
-                key=lambda span: span.start,
-            ),
-        )
+    def of(cls, gpu: Gpu) -> _Compute:
+        order = np.argsort(gpu.launched, kind="stable")
+        ends = np.maximum.accumulate(gpu.ended[order])
+        return cls(gpu.launched[order], ends, gpu.streams, gpu.sync_start, gpu.sync_end)
 
     def done_before(self, moment: int) -> int:
         """When the compute launched by `moment` was done; `moment` itself if nothing was left to do."""
-        at = bisect_left(self.launches, moment) - 1
-        return max(moment, self.ends[at]) if at >= 0 else moment
+        at = int(np.searchsorted(self.launches, moment, "left")) - 1
+        return max(moment, int(self.ends[at])) if at >= 0 else moment
 
     def stops(self, wait: int, end: int) -> int:
         """When the GPU stops for an operation that ends at `end`, if the host made the wait at `wait`."""
         before = self.done_before(wait)
-        at = bisect_right(self.launches, wait)
-        following = self.launches[at] if at < len(self.launches) else before
-        for sync in self.syncs:
-            if sync.start <= end < sync.end and sync.start >= wait:
-                following = min(following, sync.start)
+        at = int(np.searchsorted(self.launches, wait, "right"))
+        following = int(self.launches[at]) if at < len(self.launches) else before
+        stood = (self.sync_start <= end) & (end < self.sync_end) & (self.sync_start >= wait)
+        if stood.any():
+            following = min(following, int(self.sync_start[stood].min()))
         return max(before, following)

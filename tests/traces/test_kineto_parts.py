@@ -1,0 +1,94 @@
+"""A Kineto file read a part at a time is the file read at once, however it is laid out; a cut one gives what it holds."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.traces.recordings import all_reduce, gloo, kineto, span, step
+from tests.traces.test_mutations import MUTATIONS
+from traces.errors import TraceError
+from traces.files import open_all
+from traces.formats import events
+from traces.formats import kineto as kineto_format
+from traces.importer import import_files
+from traces.recording import Recording
+
+EVENTS = [
+    step(0, 0, 50),
+    span("aten::mm", 1, 9, args={"said": "}, {", "list": [{"a": 1}, {"b": [{}]}], "end": "} ]"}),
+    all_reduce(10, 12, 3, 8, is_async=False),
+    gloo("all_reduce", 11, 40, 4),
+    span("aten::add", 41, 45, args={"last": [{"x": 1}]}),
+]
+WHOLE = kineto(EVENTS) | {"devices": [{"id": 0}, {"id": 1}]}
+LAYOUTS = [
+    json.dumps(WHOLE),
+    json.dumps(WHOLE, indent=1),
+    json.dumps(WHOLE, indent=4, separators=(" ,", " : ")),
+    json.dumps(WHOLE, separators=(",", ":"), sort_keys=True),
+    json.dumps(WHOLE, indent=2).replace("\n  ],\n", ",\n  ],\n", 1),  # a comma behind the last event
+]
+
+
+def told(recording: Recording) -> object:
+    assert recording.timeline is not None
+    return recording.rank, recording.groups, recording.host, recording.calls, recording.timeline(recording.calls)
+
+
+@pytest.mark.parametrize("part", [1, 200, 1 << 20])
+@pytest.mark.parametrize("layout", range(len(LAYOUTS)))
+def test_layouts_and_parts_do_not_matter(layout: int, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = told(kineto_format.read([json.dumps(WHOLE).encode()], "x"))
+    monkeypatch.setattr(events, "PART_BYTES", part)
+
+    data = LAYOUTS[layout].encode()
+    assert told(kineto_format.read([data[at : at + 50] for at in range(0, len(data), 50)], "x")) == expected
+
+
+@pytest.mark.corpus
+def test_parts_of_real_files_are_their_events(corpus: Path) -> None:
+    files = [
+        corpus / "HolisticTraceAnalysis/tests/data/cpu_only",
+        corpus / "HolisticTraceAnalysis/tests/data/trace_filter/sampled_rank-0.json.gz",
+        corpus / "HolisticTraceAnalysis/tests/data/nccl_parser_config",
+        corpus / "self-recorded-gloo/ops/kineto.rank-0.json.gz",
+    ]
+    for stream in open_all(files):
+        data = stream.whole().data
+        decoder = msgspec.json.Decoder(list[Any])
+        parts = events.Parts([data], decoder)
+        assert [event for part in parts for event in part] == json.loads(data)["traceEvents"]
+        assert json.loads(parts.around) == json.loads(data) | {"traceEvents": []}
+
+
+def test_a_file_that_ends_in_the_middle_gives_what_it_holds(tmp_path: Path) -> None:
+    data = json.dumps(kineto(EVENTS))
+    (tmp_path / "rank-0.json").write_text(data[: data.index("aten::add")])
+
+    trace = import_files([tmp_path / "rank-0.json"])
+    assert "cut-file" in {finding.code for finding in trace.findings}
+    whole = kineto_format.read([data.encode()], "x")
+    assert kineto_format.read([(tmp_path / "rank-0.json").read_bytes()], "x").calls == whole.calls
+
+
+def test_damaged_files_are_never_a_traceback() -> None:
+    data = json.dumps(kineto(EVENTS), indent=1).encode()
+    dice = random.Random("damage kineto")
+    kept = refused = 0
+    for _ in range(MUTATIONS):
+        bad = bytearray(data)
+        for _ in range(dice.randint(1, 3)):
+            bad[dice.randrange(len(bad))] = dice.choice((*b'{}[]",:0-e\\', dice.randrange(256)))
+        try:
+            told(kineto_format.read([bytes(bad[: dice.choice((len(bad), dice.randrange(len(bad))))])], "x"))
+            kept += 1
+        except TraceError:
+            refused += 1
+    assert kept > MUTATIONS // 100
+    assert refused > MUTATIONS // 10
