@@ -29,11 +29,11 @@ class _Steps(click.ParamType[tuple[int, int]]):
 @click.option("--warmup", type=click.IntRange(0), help="Leave out the first N steps. [default: 1; with --steps 0]")
 @click.argument("command_line", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(output: Path, window: tuple[int, int] | None, warmup: int | None, command_line: tuple[str, ...]) -> int:
-    """Run COMMAND and record what its ranks communicate through torch.distributed, step by step.
+    """Run COMMAND and record what its ranks communicate through torch.distributed, mpi4py or Horovod, step by step.
 
     COMMAND is started as it is: torchrun, mpirun, srun or Python itself. Nothing is installed in its environment, which needs
-    torch 2.4 or newer. Steps end where an optimizer's step ends, else where a profiler's does; a job may say so itself
-    (docs/record.md). What was recorded is kept when the job fails or is killed.
+    torch 2.4 or newer where it uses torch. Steps end where an optimizer's step ends, else where a profiler's does; a job may say
+    so itself (docs/record.md), as one of mpi4py must. What was recorded is kept when the job fails or is killed.
 
     A job of several machines is recorded on each, into files of their own; `tracebed merge` joins them.
 

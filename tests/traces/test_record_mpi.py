@@ -53,6 +53,30 @@ def test_only_the_steps_that_are_asked_for(tmp_path: Path) -> None:
         assert said(program, trace) == json.loads((tmp_path / f"said.{rank}.json").read_text())[1:3]
 
 
+def test_what_is_received_after_the_steps_that_are_asked_for(tmp_path: Path) -> None:
+    """It was started in one of them, and its sender's message is in the trace."""
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import tracebed_record\n"
+        "from mpi4py import MPI\n"
+        "world = MPI.COMM_WORLD\n"
+        "into, other = bytearray(9), 1 - world.rank\n"
+        "for step in range(3):\n"
+        "    world.Isend(bytearray(step + 1), other).Wait()\n"
+        "    request = world.Irecv(into, other)\n"
+        "    world.Barrier()\n"
+        "    tracebed_record.step()\n"
+        "    request.Wait()\n"
+    )
+    record(tmp_path / "job.trace", *mpiexec(2, str(script)), options=("--steps", "0:2", "--warmup", "0"))
+    trace = archive.read(tmp_path / "job.trace")
+    step = [("Send", 1, "uint8"), ("Recv", 1, "uint8"), ("barrier", 0, "uint8")]
+    assert [shape(program) for program in trace.programs.values()] == [
+        [*step, *[(kind, 2 * count, dtype) for kind, count, dtype in step]]
+    ] * 2
+    assert is_replayable(check(trace))
+
+
 def test_objects_that_are_reduced_travel_as_mpi4py_sends_them(tmp_path: Path) -> None:
     """Partial results differ in size: what a rank sends is what the other receives, and all of it was sent."""
     script = tmp_path / "job.py"

@@ -1,4 +1,4 @@
-"""What runs inside a recorded job: only torch and Python's own library, Python 3.8 or newer."""
+"""What runs inside a recorded job: only what the job has, torch or mpi4py, and Python's own library, Python 3.8 or newer."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ class Hook:
         name, ranks = self._names.get(self._mpi._handleof(comm)) or self._name(comm)
         if name and name not in self._told:
             self._told.add(name)
-            session.group(name, comm.Get_name(), ranks, "mpi")
+            session.write(["g", name, comm.Get_name(), ranks, "mpi"])
         return name
 
     # -- operations
@@ -184,7 +184,7 @@ class Hook:
 
         @functools.wraps(call)
         def recorded(comm: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._open().stream is None:
+            if not self._open().is_on:
                 return call(comm, *args, **kwargs)
             entered = _cpu()
             asked = Asked(self._mpi, self._buffers, comm, {**dict(zip(method.arguments, args)), **kwargs})
@@ -236,16 +236,13 @@ class Hook:
         self._pending.pop(request, None)
 
     def _started(self, operations: list[tuple[int, int, int, Moved]], asked: Asked) -> None:
-        stream = self._open().stream
-        if stream is not None:
-            for number, begun, returned, moved in operations:
-                reduce = asked.reduction if moved.reduces else ""
-                stream.write(["o", number, begun, returned, moved.operator, asked.group, moved.told, reduce, -1])
+        for number, begun, returned, moved in operations:
+            reduce = asked.reduction if moved.reduces else ""
+            self._open().write(["o", number, begun, returned, moved.operator, asked.group, moved.told, reduce, -1])
 
     def _waited(self, numbers: list[int], begun: int, ended: int) -> None:
-        stream = self._open().stream
-        if stream is not None and numbers:
-            stream.write(["w", numbers, begun, ended, -1])
+        if numbers:
+            self._open().write(["w", numbers, begun, ended, -1])
 
     # -- waits
 

@@ -13,7 +13,7 @@ from tracebed_record.stream import Stream
 
 
 class Session:
-    """`stream` is the rank's file in the steps whose operations are asked for, else nothing; `spent_ns` was spent recording."""
+    """`is_on` in the steps whose operations are asked for; `spent_ns` was spent recording."""
 
     def __init__(self, folder: str, about: dict[str, Any]) -> None:
         first, _, beyond = os.environ.get("TRACEBED_RECORD_STEPS", "").partition(":")
@@ -22,7 +22,7 @@ class Session:
         self._steps = self._operations = 0
         self._numbers = itertools.count()
         self._said: set[str] = set()
-        self.stream = self._file if self._window[0] == 0 else None
+        self.is_on = self._window[0] == 0
         self.spent_ns = 0
         steps.listen(self._step)
 
@@ -32,9 +32,9 @@ class Session:
         self._operations = number + 1
         return number
 
-    def group(self, name: str, description: str, ranks: list[int], backend: str) -> None:
-        """Tell of a group, whichever step it is."""
-        self._file.write(["g", name, description, ranks, backend])
+    def write(self, event: list[Any]) -> None:
+        """Append an event, whichever step it is: what was started in one that is asked for may end in another."""
+        self._file.write(event)
 
     def say(self, text: str) -> None:
         """Say once that something is not recorded, or not as it was."""
@@ -45,4 +45,4 @@ class Session:
     def _step(self, kind: str) -> None:
         self._file.write(["s", kind, time.monotonic_ns(), self._operations, self.spent_ns])
         self._steps += 1
-        self.stream = self._file if self._window[0] <= self._steps < self._window[1] else None
+        self.is_on = self._window[0] <= self._steps < self._window[1]
