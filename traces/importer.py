@@ -90,7 +90,8 @@ def import_files(
     programs: dict[int, Program] = {}
     for rank, joined in ranks.items():
         calls, said = _renamed(joined.calls, groups, world_size, joined.recordings[0].file)
-        findings += [replace(finding, rank=rank) for finding in said]
+        left_out = [finding for recording in joined.recordings for finding in recording.findings]
+        findings += [replace(finding, rank=rank) for finding in (*left_out, *said)]
         source = recordings.index(joined.timed or joined.recordings[0])
         if joined.timed is not None and joined.timed.timeline is not None:
             programs[rank], said = program(joined.timed.timeline(calls), rank, groups, source=source)

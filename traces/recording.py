@@ -49,8 +49,8 @@ class Timeline:
 class Recording:
     """One file of one rank. `rank`, `world_size` and `pid` are UNKNOWN where the format does not tell.
 
-    `timeline`, where the format has times, places calls in time; it takes this recording's `calls`, one for one, as
-    they are known after other files of the rank have added to them.
+    `findings` are of what the file holds that is not in `calls`. `timeline`, where the format has times, places calls in
+    time; it takes this recording's `calls`, one for one, as they are known after other files of the rank have added to them.
     """
 
     file: str
@@ -61,4 +61,5 @@ class Recording:
     host: str = ""
     groups: tuple[GroupInfo, ...] = ()
     calls: tuple[Call, ...] = ()
+    findings: tuple[Finding, ...] = ()
     timeline: Callable[[tuple[Call, ...]], Timeline] | None = None

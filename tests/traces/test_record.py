@@ -102,6 +102,16 @@ def test_what_torch_calls_is_what_is_recorded(tmp_path: Path, mode: str) -> None
     assert is_replayable(check(trace))
 
 
+def test_an_operator_that_nobody_knows_is_said(tmp_path: Path) -> None:
+    record(tmp_path / "job.trace", *torchrun(2, str(JOB), "new", "3", str(tmp_path)), options=("--warmup", "0"))
+
+    trace = archive.read(tmp_path / "job.trace")
+    assert [shape(program) for program in trace.programs.values()] == [[("all_reduce", 8, "float32")] * 3] * 2
+    (unknown,) = [finding for finding in trace.findings if finding.code == "unknown-operation"]
+    assert unknown.message == "3 operations 'shuffle_' are of no known kind; left out"
+    assert not is_replayable(check(trace))
+
+
 def test_a_job_that_is_killed_leaves_the_steps_that_all_ranks_completed(tmp_path: Path) -> None:
     """Rank 1 kills itself as it begins its sixth step; torchrun then ends the others."""
     job = torchrun(3, str(JOB), "groups", "9")

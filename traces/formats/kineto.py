@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -20,7 +21,16 @@ from traces.formats.events import Parts
 from traces.formats.gathered import Event, Gathered, Ids, args_of, span_of
 from traces.program import CollectiveKind, Finding
 from traces.pytorch import gloo, nccl
-from traces.pytorch.calls import COMMS_NAMES, UNKNOWN, Argument, Call, c10d_call, dtype_of, in_elements
+from traces.pytorch.calls import (
+    COMMS_NAMES,
+    UNKNOWN,
+    Argument,
+    Call,
+    c10d_call,
+    dtype_of,
+    in_elements,
+    unknown_operations,
+)
 from traces.pytorch.spans import Span, Spans
 from traces.recording import GroupInfo, Recording, Timeline
 
@@ -88,7 +98,7 @@ def read(blocks: Iterable[bytes], file: str) -> Recording:
         for events in parts:
             gathered.add(events)
         around = msgspec.json.decode(parts.around, type=_Around, strict=False)
-        spans, calls = _spans(gathered, around, file)
+        spans, calls, unknown = _spans(gathered, around, file)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
         raise TraceError(f"not a Kineto trace: {error}", file=file, place=f"from byte {parts.place}") from error
     info = around.distributedInfo
@@ -102,6 +112,7 @@ def read(blocks: Iterable[bytes], file: str) -> Recording:
         host=around.host_name,
         groups=tuple(GroupInfo(g.pg_name, g.pg_desc, tuple(g.ranks)) for g in info.pg_config if g.pg_name is not None),
         calls=calls,
+        findings=unknown_operations(unknown),
         timeline=partial(_placed, place, parts.is_cut),
     )
 
@@ -114,8 +125,8 @@ def _placed(place: Callable[[tuple[Call, ...]], Timeline], is_cut: bool, calls: 
     return replace(timeline, findings=(*timeline.findings, Finding("cut-file", text, "warning")))
 
 
-def _spans(gathered: Gathered, around: _Around, file: str) -> tuple[Spans, tuple[Call, ...]]:
-    """Sort a file's events by what they tell, and read its calls in the order they were made."""
+def _spans(gathered: Gathered, around: _Around, file: str) -> tuple[Spans, tuple[Call, ...], Counter[str]]:
+    """Sort a file's events by what they tell, and read its calls in the order they were made; count what is none."""
     base = around.baseTimeNanoseconds
     steps: list[tuple[int, Span]] = []
     comms: list[_Pair] = []
@@ -130,15 +141,18 @@ def _spans(gathered: Gathered, around: _Around, file: str) -> tuple[Spans, tuple
         else:
             kind = annotations if is_annotation else comms if event.name == "record_param_comms" else c10d
             kind.append((span_of(event, base, args_of(event, Ids, file).record_function), event))
-    made = sorted(comms or c10d or annotations, key=lambda pair: pair[0].start)
+    made = sorted([*comms, *_untold(c10d, comms)] or annotations, key=lambda pair: pair[0].start)
     workers = [pair for pair in annotations if pair[1].name.startswith("gloo:")]
     owned = _owned([span for span, _ in made], workers) if made is not workers else [[pair] for pair in made]
     beside = _Beside(c10d, annotations)
-    called = [
-        (span, mine, call)
-        for (span, event), mine in zip(made, owned, strict=True)
-        if (call := _call(event, span, mine, beside, file)) is not None
-    ]
+    called: list[tuple[Span, list[_Pair], Call]] = []
+    unknown: Counter[str] = Counter()
+    for (span, event), mine in zip(made, owned, strict=True):
+        call = _call(event, span, mine, beside, file)
+        if isinstance(call, Call):
+            called.append((span, mine, call))
+        else:
+            unknown[call] += 1
     spans = Spans(
         file=file,
         steps=tuple(sorted(steps, key=lambda pair: pair[1].start)),
@@ -148,7 +162,21 @@ def _spans(gathered: Gathered, around: _Around, file: str) -> tuple[Spans, tuple
         gpu=gathered.gpu(base),
         groups=tuple(g.pg_name for g in around.distributedInfo.pg_config if g.pg_name is not None),
     )
-    return spans, tuple(call for _, _, call in called)
+    return spans, tuple(call for _, _, call in called), unknown
+
+
+def _untold(c10d: list[_Pair], comms: list[_Pair]) -> list[_Pair]:
+    """Operators in which no record_param_comms lies: gloo's, and over NCCL _allgather_base before torch 2.1."""
+    starts: dict[int | str, list[int]] = {}
+    for span, _ in sorted(comms, key=lambda pair: pair[0].start):
+        starts.setdefault(span.thread, []).append(span.start)
+
+    def is_told(span: Span) -> bool:
+        mine = starts.get(span.thread, [])
+        at = bisect_left(mine, span.start)
+        return at < len(mine) and mine[at] <= span.end
+
+    return [pair for pair in c10d if not is_told(pair[0])]
 
 
 def _owned(calls: list[Span], workers: list[_Pair]) -> list[list[_Pair]]:
@@ -189,7 +217,8 @@ class _Beside:
         return None
 
 
-def _call(event: Event, span: Span, workers: list[_Pair], beside: _Beside, file: str) -> Call | None:
+def _call(event: Event, span: Span, workers: list[_Pair], beside: _Beside, file: str) -> Call | str:
+    """The call, or the name of an operation of no known kind."""
     if event.name == "record_param_comms":
         comms = args_of(event, _Comms, file)
         return _described(comms, span.ident) if comms.collective else _bare_call(span, beside, file)
@@ -198,10 +227,10 @@ def _call(event: Event, span: Span, workers: list[_Pair], beside: _Beside, file:
     return _annotated_call(event, span.ident, file)
 
 
-def _described(comms: _Comms, ident: int) -> Call | None:
+def _described(comms: _Comms, ident: int) -> Call | str:
     kind = COMMS_NAMES.get(comms.collective)
     if kind is None:
-        return None
+        return comms.collective
     receives = kind in (CollectiveKind.REDUCE_SCATTER, "recv")
     send, receive = in_elements((_split(comms.send_splits), comms.sent), (_split(comms.recv_splits), comms.received))
     return Call(
@@ -220,32 +249,34 @@ def _described(comms: _Comms, ident: int) -> Call | None:
     )
 
 
-def _bare_call(span: Span, beside: _Beside, file: str) -> Call | None:
+def _bare_call(span: Span, beside: _Beside, file: str) -> Call | str:
     """A record_param_comms from before the metadata (2023): what is around tells what it is; a wait has nothing."""
     operator, annotation = beside.operator(span), beside.annotation(span)
     if operator is not None:
         call = _operator_call(operator, span.ident, annotation, file)
         # The flag of the operator is not the call's: NCCL's waits are recorded by themselves.
-        return replace(call, is_async=None) if call else None
+        return replace(call, is_async=None) if isinstance(call, Call) else call
     if annotation is not None:
         return _annotated_call(annotation, span.ident, file)
     return Call("wait", "wait", event=span.ident)
 
 
-def _operator_call(event: Event, ident: int, annotation: Event | None, file: str) -> Call | None:
+def _operator_call(event: Event, ident: int, annotation: Event | None, file: str) -> Call | str:
     call = c10d_call(event.name, _arguments(args_of(event, _Shapes, file)), event=ident)
-    if call is not None and call.dtype is None and annotation is not None:
+    if call is None:
+        return event.name
+    if call.dtype is None and annotation is not None:
         # A list of tensors is recorded without its type; the annotation of the work itself has it.
         types = args_of(annotation, _Shapes, file).types
         return replace(call, dtype=dtype_of(types[0]) if types else None)
     return call
 
 
-def _annotated_call(event: Event, ident: int, file: str) -> Call | None:
+def _annotated_call(event: Event, ident: int, file: str) -> Call | str:
     """A call of which only the annotation of its work is left; its tensor is the size of an all_reduce only."""
     kind = COMMS_NAMES.get(event.name.partition(":")[2])
     if kind is None:
-        return None
+        return event.name
     shapes = args_of(event, _Shapes, file)
     if kind is not CollectiveKind.ALL_REDUCE or not shapes.dims or not shapes.types:
         return Call(kind, event.name, event=ident)

@@ -5,13 +5,23 @@ Layout: torch/csrc/profiler/standalone/execution_trace_observer.cpp.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import msgspec
 
 from traces.errors import TraceError
 from traces.program import ROOTED, CollectiveKind
-from traces.pytorch.calls import COMMS_NAMES, UNKNOWN, Argument, Call, c10d_call, dtype_of, in_elements
+from traces.pytorch.calls import (
+    COMMS_NAMES,
+    UNKNOWN,
+    Argument,
+    Call,
+    c10d_call,
+    dtype_of,
+    in_elements,
+    unknown_operations,
+)
 from traces.recording import GroupInfo, Recording
 
 NAME = "pytorch-et"
@@ -31,10 +41,12 @@ class _Attribute(msgspec.Struct, frozen=True):
 
 
 class _Node(msgspec.Struct, frozen=True):
-    """`inputs` is a plain list in schema 1.0.1 (with `input_types` beside it), an object later."""
+    """Schema 1.0.1 has `parent`, and `inputs` as a plain list (with `input_types` beside it), an object later."""
 
     name: str
     id: int
+    parent: int = UNKNOWN
+    ctrl_deps: int = UNKNOWN  # the parent since 1.0.2
     rf_id: int = UNKNOWN
     inputs: msgspec.Raw = msgspec.Raw(b"[]")
     input_types: list[str] = []
@@ -66,9 +78,14 @@ def read(data: bytes, file: str) -> Recording:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(f"not an execution trace: {error}", file=file, place=f"{len(data)} bytes") from error
     comms = [node for node in decoded.nodes if node.name == "record_param_comms"]
-    c10d = [node for node in decoded.nodes if node.name.startswith("c10d::")]
-    # Over NCCL both appear, one inside the other; over gloo only c10d does.
-    calls = [call for node in comms or c10d if (call := _checked_call(node, file)) is not None]
+    calls: list[Call] = []
+    unknown: Counter[str] = Counter()
+    for node in [*comms, *_untold(decoded.nodes, comms)]:
+        call = _checked_call(node, file)
+        if isinstance(call, Call):
+            calls.append(call)
+        else:
+            unknown[call] += 1
     calls.sort(key=lambda call: call.event)
     groups = _groups(decoded.nodes, file)
     return Recording(
@@ -78,7 +95,20 @@ def read(data: bytes, file: str) -> Recording:
         pid=decoded.pid,
         groups=groups,
         calls=tuple(calls),
+        findings=unknown_operations(unknown),
     )
+
+
+def _untold(nodes: list[_Node], comms: list[_Node]) -> list[_Node]:
+    """Operators in which no record_param_comms lies: gloo's, and over NCCL _allgather_base before torch 2.1."""
+    by_id = {node.id: node for node in nodes}
+    told: set[int] = set()
+    for node in comms:
+        outer: _Node | None = node
+        while outer is not None and outer.id not in told:
+            told.add(outer.id)
+            outer = by_id.get(outer.parent if outer.parent != UNKNOWN else outer.ctrl_deps)
+    return [node for node in nodes if node.name.startswith("c10d::") and node.id not in told]
 
 
 def _rank(calls: list[Call], groups: tuple[GroupInfo, ...]) -> int:
@@ -91,7 +121,7 @@ def _rank(calls: list[Call], groups: tuple[GroupInfo, ...]) -> int:
     return UNKNOWN
 
 
-def _checked_call(node: _Node, file: str) -> Call | None:
+def _checked_call(node: _Node, file: str) -> Call | str:
     try:
         return _call(node, file)
     except (TypeError, ValueError, IndexError) as error:
@@ -100,13 +130,14 @@ def _checked_call(node: _Node, file: str) -> Call | None:
         raise TraceError(f"{node.name} can't be read: {error}", file=file, place=f"node {node.id}") from error
 
 
-def _call(node: _Node, file: str) -> Call | None:
+def _call(node: _Node, file: str) -> Call | str:
+    """The call, or the name of an operation of no known kind."""
     values, types = _inputs(node, file)
     attributes = {attribute.name: attribute.value for attribute in node.attrs}
     event = node.rf_id if node.rf_id != UNKNOWN else int(attributes.get("rf_id", UNKNOWN))
     if node.name == "record_param_comms":
         return _comms_call(values, types, attributes, event, place=f"node {node.id}", file=file)
-    return c10d_call(node.name, [_argument(v, t) for v, t in zip(values, types, strict=True)], event=event)
+    return c10d_call(node.name, [_argument(v, t) for v, t in zip(values, types, strict=True)], event=event) or node.name
 
 
 def _inputs(node: _Node, file: str) -> tuple[list[Any], list[str]]:
@@ -140,7 +171,7 @@ def _numels(value: Any) -> list[int]:
 
 def _comms_call(
     values: list[Any], types: list[str], attributes: dict[str, Any], event: int, *, place: str, file: str
-) -> Call | None:
+) -> Call | str:
     """record_param_comms: [tensors,] seq, group, rank, *name*, in split, out split, [start, stride,] [group size]."""
     at = next((index for index, type_name in enumerate(types) if type_name == "String"), None)
     if at is None or at < 3:
@@ -148,7 +179,7 @@ def _comms_call(
     name = str(attributes.get("collective_name") or values[at])
     kind = COMMS_NAMES.get(name)
     if kind is None:
-        return None
+        return name
     group = values[at - 2]
     seq = values[at - 3]
     sizes = types[at + 3 :].count("Int")

@@ -7,10 +7,11 @@ Sources: real files of torch 1.13 to 2.14; argument orders are those of the `c10
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from traces.program import CollectiveKind, DType
+from traces.program import CollectiveKind, DType, Finding
 
 CallKind = CollectiveKind | Literal["send", "recv", "wait"]
 
@@ -50,7 +51,7 @@ class Call:
         return self.kind in (CollectiveKind.BARRIER, "wait") or (self.count >= 0 and self.dtype is not None)
 
 
-# Names as record_param_comms gives them (ProcessGroupNCCL.cpp).
+# Names as record_param_comms and the annotations of a work give them (ProcessGroupNCCL.cpp, ProcessGroupGloo.cpp).
 COMMS_NAMES: dict[str, CallKind] = {
     "allreduce": CollectiveKind.ALL_REDUCE,
     "all_reduce": CollectiveKind.ALL_REDUCE,
@@ -58,6 +59,7 @@ COMMS_NAMES: dict[str, CallKind] = {
     "allgather": CollectiveKind.ALL_GATHER,
     "all_gather": CollectiveKind.ALL_GATHER,
     "_allgather_base": CollectiveKind.ALL_GATHER,
+    "_all_gather_base": CollectiveKind.ALL_GATHER,
     "allgather_into_tensor_coalesced": CollectiveKind.ALL_GATHER,
     "all_gather_into_tensor_coalesced": CollectiveKind.ALL_GATHER,
     "reduce_scatter": CollectiveKind.REDUCE_SCATTER,
@@ -74,8 +76,26 @@ COMMS_NAMES: dict[str, CallKind] = {
     "barrier": CollectiveKind.BARRIER,
     "send": "send",
     "recv": "recv",
+    "recvAnySource": "recv",
     "wait": "wait",
 }
+
+# A group's beginning, the bracket round calls that are recorded too, and a look at a tensor of the rank's own.
+_MOVE_NOTHING = frozenset({"init", "coalesced", "check_for_nan"})
+
+
+def unknown_operations(names: Mapping[str, int]) -> tuple[Finding, ...]:
+    """What must be known of operations of no known kind: `names` are as recorded, each with how often it came.
+
+    They are left out of the program, and any may move data, so replay is not right.
+    """
+    found = []
+    for name, number in names.items():
+        if name.rpartition(":")[2] not in _MOVE_NOTHING:
+            text = f"{number} operations {name!r} are of no known kind; left out"
+            found.append(Finding("unknown-operation", text, "error", replayable=False))
+    return tuple(found)
+
 
 _DTYPES = {
     "float": DType.FLOAT32, "double": DType.FLOAT64, "half": DType.FLOAT16, "c10::half": DType.FLOAT16,
@@ -141,7 +161,7 @@ C10D = {
 
 
 def c10d_call(name: str, arguments: list[Argument], *, event: int) -> Call | None:
-    """The call behind a `c10d::NAME` operator; None for operators that move nothing (and for names not known here)."""
+    """The call behind a `c10d::NAME` operator; None for an operator that is not known here."""
     signature = C10D.get(name.removeprefix("c10d::"))
     if signature is None:
         return None
