@@ -67,7 +67,8 @@ def test_what_is_left_out_is_said() -> None:
     recording = flight_recorder.read(pickle.dumps(dump(*entries)), "x")
 
     assert recording.timeline is not None
-    said = {finding.code: finding for finding in recording.timeline(recording.calls).findings}
+    found = (*recording.findings, *recording.timeline(recording.calls).findings)
+    said = {finding.code: finding for finding in found}
     assert set(said) == {"assumed-splits", "ring-overwritten", "unknown-call", "assumed-wait", "end-lost"}
     assert said["ring-overwritten"].message.startswith("7 ")
     assert not said["unknown-call"].replayable

@@ -7,14 +7,18 @@ Sources: real files of torch 1.13 to 2.14; argument orders are those of the `c10
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from traces.program import CollectiveKind, DType
+from traces.program import CollectiveKind, DType, Finding
 
 CallKind = CollectiveKind | Literal["send", "recv", "wait"]
 
 UNKNOWN = -1
+MAX_RANKS = 1 << 20
+"""More ranks than any job has; a file that names more is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,7 @@ class Call:
     `count` is in elements as `traces.program.Collective` defines it; `group` is the process group's recorded name, ""
     where the recording has none. `is_async` is None where the recording does not say. `seq` numbers the group's calls,
     and a "wait" carries the number of the call it waits for. `event` is the file's own id (`rf_id`, "Record function
-    id").
+    id"). `is_cut` tells that the recorder cut a list of it: its splits, or the tensors its `count` would be of.
     """
 
     kind: CallKind
@@ -43,6 +47,7 @@ class Call:
     is_async: bool | None = None
     seq: int = UNKNOWN
     event: int = UNKNOWN
+    is_cut: bool = False
 
     @property
     def has_size(self) -> bool:
@@ -76,6 +81,20 @@ COMMS_NAMES: dict[str, CallKind] = {
     "recv": "recv",
     "wait": "wait",
 }
+
+_MOVES_NOTHING = {"init"}
+
+
+def unknown_calls(names: Iterable[str]) -> tuple[Finding, ...]:
+    """What is to be said of recorded calls that were left out because nothing is known of their `names`."""
+    counted = Counter(name for name in names if name not in _MOVES_NOTHING)
+    return tuple(
+        Finding(
+            "unknown-call", f"{number} operations {name!r} are of no known kind; left out", "error", replayable=False
+        )
+        for name, number in counted.items()
+    )
+
 
 _DTYPES = {
     "float": DType.FLOAT32, "double": DType.FLOAT64, "half": DType.FLOAT16, "c10::half": DType.FLOAT16,
@@ -168,6 +187,16 @@ def c10d_call(name: str, arguments: list[Argument], *, event: int) -> Call | Non
         is_async=flags[-1] if flags else None,
         event=event,
     )
+
+
+def strided(start: int, stride: int, size: int) -> tuple[int, ...]:
+    """A group's global ranks, where recorders list them by first, distance and number; () where they don't.
+
+    ProcessGroupNCCL.cpp gives a distance of -1 to a group whose ranks are not evenly apart.
+    """
+    if start < 0 or size < 1 or size > MAX_RANKS or (stride < 1 and size > 1):
+        return ()
+    return tuple(range(start, start + size * max(stride, 1), max(stride, 1)))
 
 
 def in_elements(
