@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from traces.program import Finding
 from traces.pytorch.calls import UNKNOWN, Call
 
-MAX_RANKS = 1 << 20
-"""Of a job; a file that says more is damaged, or hostile."""
-
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
@@ -49,8 +46,8 @@ class Timeline:
 class Recording:
     """One file of one rank. `rank`, `world_size` and `pid` are UNKNOWN where the format does not tell.
 
-    `findings` are of what the file holds that is not in `calls`. `timeline`, where the format has times, places calls in
-    time; it takes this recording's `calls`, one for one, as they are known after other files of the rank have added to them.
+    `timeline`, where the format has times, places calls in time; it takes this recording's `calls`, one for one, as
+    they are known after other files of the rank have added to them. `findings` hold whether its times are used or not.
     """
 
     file: str

@@ -33,7 +33,7 @@ from traces.program import (
     StepMark,
     Trace,
 )
-from traces.recording import MAX_RANKS
+from traces.pytorch.calls import MAX_RANKS
 
 MAX_TAG = (1 << 31) - 1
 COMPUTE, SEND, RECV, COLLECTIVE = 4, 5, 6, 7  # NodeType

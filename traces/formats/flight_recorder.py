@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections import Counter
 from functools import partial
 from math import prod
 from typing import Any
@@ -77,22 +76,22 @@ def read(data: bytes, file: str) -> Recording:
     entries = sorted(dump.entries, key=lambda entry: entry.record_id)
     calls: list[Call] = []
     times: list[tuple[int, int]] = []
-    unknown: Counter[str] = Counter()
+    unknown: list[str] = []
     for entry in entries:
         call = _call(entry, file)
         if call is not None:
             calls.append(call)
             times.append((entry.time_created_ns, _end(entry)))
-        else:
-            unknown[entry.profiling_name] += 1
+        elif not entry.profiling_name.endswith(":coalesced"):
+            unknown.append(entry.profiling_name)
     lost = entries[0].record_id if entries else 0
     return Recording(
         file=file,
         format=NAME,
         groups=_groups(dump),
         calls=tuple(calls),
-        findings=unknown_operations(unknown),
-        timeline=partial(_timeline, times, _findings(lost)),
+        timeline=partial(_timeline, times),
+        findings=(*_findings(lost), *unknown_operations(unknown)),
     )
 
 
@@ -149,7 +148,7 @@ def _groups(dump: _Dump) -> tuple[GroupInfo, ...]:
     return tuple(found)
 
 
-def _timeline(times: list[tuple[int, int]], said: tuple[Finding, ...], calls: tuple[Call, ...]) -> Timeline:
+def _timeline(times: list[tuple[int, int]], calls: tuple[Call, ...]) -> Timeline:
     """Place `calls` in time: one step, from the first call to the last end.
 
     The dump does not say where the rank waited. It did not before it made the last call that lies before the
@@ -163,7 +162,6 @@ def _timeline(times: list[tuple[int, int]], said: tuple[Finding, ...], calls: tu
         last = created[bisect_left(created, end) - 1] if end > moment else moment
         placed.append(TimedCall(call, moment, end if end >= moment else UNKNOWN, max(last, moment)))
     found = [
-        *said,
         Finding("assumed-wait", "flight recorders keep no waits; each was put where it could have been", "info"),
     ]
     if lost:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -29,21 +28,22 @@ from traces.pytorch.calls import (
     c10d_call,
     dtype_of,
     in_elements,
+    strided,
     unknown_operations,
 )
-from traces.pytorch.spans import Span, Spans
+from traces.pytorch.spans import Span, Spans, step_number
 from traces.recording import GroupInfo, Recording, Timeline
 
 NAME = "kineto"
 
 _Pair = tuple[Span, Event]
-
-_STEP = re.compile(r"ProfilerStep#(\d+)$")
+_Told = tuple[Event, Call | str]  # the name of an operation of no known kind
 
 
 class _Config(msgspec.Struct, frozen=True):
     pg_name: str | None = None
     pg_desc: str = ""
+    pg_size: int = 0
     ranks: list[int] = []
 
 
@@ -78,6 +78,10 @@ class _Comms(msgspec.Struct, frozen=True):
     send_splits: str = msgspec.field(name="In split size", default="")
     recv_splits: str = msgspec.field(name="Out split size", default="")
     group: str = msgspec.field(name="Process Group Name", default="")
+    group_description: str = msgspec.field(name="Process Group Description", default="")
+    group_ranks: str = msgspec.field(name="Process Group Ranks", default="")
+    first_rank: int = msgspec.field(name="Global rank start", default=UNKNOWN)
+    rank_stride: int = msgspec.field(name="Global rank stride", default=UNKNOWN)
     group_size: int = msgspec.field(name="Group size", default=UNKNOWN)
     source: int = msgspec.field(name="Src Rank", default=UNKNOWN)
     destination: int = msgspec.field(name="Dst Rank", default=UNKNOWN)
@@ -98,7 +102,8 @@ def read(blocks: Iterable[bytes], file: str) -> Recording:
         for events in parts:
             gathered.add(events)
         around = msgspec.json.decode(parts.around, type=_Around, strict=False)
-        spans, calls, unknown = _spans(gathered, around, file)
+        spans, told = _spans(gathered, around, file)
+        groups = _groups(around.distributedInfo.pg_config, told, file)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
         raise TraceError(f"not a Kineto trace: {error}", file=file, place=f"from byte {parts.place}") from error
     info = around.distributedInfo
@@ -110,10 +115,10 @@ def read(blocks: Iterable[bytes], file: str) -> Recording:
         world_size=info.world_size,
         pid=gathered.pid,
         host=around.host_name,
-        groups=tuple(GroupInfo(g.pg_name, g.pg_desc, tuple(g.ranks)) for g in info.pg_config if g.pg_name is not None),
-        calls=calls,
-        findings=unknown_operations(unknown),
+        groups=groups,
+        calls=tuple(call for _, call in told if isinstance(call, Call)),
         timeline=partial(_placed, place, parts.is_cut),
+        findings=unknown_operations(call for _, call in told if isinstance(call, str)),
     )
 
 
@@ -125,8 +130,8 @@ def _placed(place: Callable[[tuple[Call, ...]], Timeline], is_cut: bool, calls: 
     return replace(timeline, findings=(*timeline.findings, Finding("cut-file", text, "warning")))
 
 
-def _spans(gathered: Gathered, around: _Around, file: str) -> tuple[Spans, tuple[Call, ...], Counter[str]]:
-    """Sort a file's events by what they tell, and read its calls in the order they were made; count what is none."""
+def _spans(gathered: Gathered, around: _Around, file: str) -> tuple[Spans, list[_Told]]:
+    """Sort a file's events by what they tell, and read its calls in the order they were made."""
     base = around.baseTimeNanoseconds
     steps: list[tuple[int, Span]] = []
     comms: list[_Pair] = []
@@ -134,8 +139,8 @@ def _spans(gathered: Gathered, around: _Around, file: str) -> tuple[Spans, tuple
     annotations: list[_Pair] = []
     for event in gathered.telling:
         is_annotation = (event.cat or "").lower() == "user_annotation"
-        if is_annotation and (step := _STEP.match(event.name)):
-            steps.append((int(step.group(1)), span_of(event, base)))
+        if is_annotation and (step := step_number(event.name)) is not None:
+            steps.append((step, span_of(event, base)))
         elif is_annotation and not event.name.startswith(("gloo:", "nccl:")):
             continue
         else:
@@ -145,24 +150,40 @@ def _spans(gathered: Gathered, around: _Around, file: str) -> tuple[Spans, tuple
     workers = [pair for pair in annotations if pair[1].name.startswith("gloo:")]
     owned = _owned([span for span, _ in made], workers) if made is not workers else [[pair] for pair in made]
     beside = _Beside(c10d, annotations)
-    called: list[tuple[Span, list[_Pair], Call]] = []
-    unknown: Counter[str] = Counter()
-    for (span, event), mine in zip(made, owned, strict=True):
-        call = _call(event, span, mine, beside, file)
-        if isinstance(call, Call):
-            called.append((span, mine, call))
-        else:
-            unknown[call] += 1
+    told = [(event, _call(event, span, mine, beside, file)) for (span, event), mine in zip(made, owned, strict=True)]
+    called = [
+        (span, mine) for (span, _), mine, (_, call) in zip(made, owned, told, strict=True) if isinstance(call, Call)
+    ]
     spans = Spans(
         file=file,
         steps=tuple(sorted(steps, key=lambda pair: pair[1].start)),
         operators=gathered.operators(base),
-        calls=tuple(span for span, _, _ in called),
-        workers=tuple(tuple(span for span, _ in mine) for _, mine, _ in called),
+        calls=tuple(span for span, _ in called),
+        workers=tuple(tuple(span for span, _ in mine) for _, mine in called),
         gpu=gathered.gpu(base),
         groups=tuple(g.pg_name for g in around.distributedInfo.pg_config if g.pg_name is not None),
     )
-    return spans, tuple(call for _, _, call in called), unknown
+    return spans, told
+
+
+def _groups(listed: list[_Config], told: list[_Told], file: str) -> tuple[GroupInfo, ...]:
+    """Process groups as the file lists them; of others, what their calls say."""
+    groups = {
+        config.pg_name: _some(config.pg_name, config.pg_desc, tuple(config.ranks) or strided(0, 1, config.pg_size))
+        for config in listed
+        if config.pg_name is not None
+    }
+    for event, call in told:
+        if isinstance(call, Call) and call.group and call.group not in groups:
+            comms = args_of(event, _Comms, file)
+            ranks = _split(comms.group_ranks) or strided(comms.first_rank, comms.rank_stride, comms.group_size)
+            groups[call.group] = _some(call.group, comms.group_description, ranks)
+    return tuple(group for group in groups.values() if group is not None)
+
+
+def _some(name: str, description: str, ranks: tuple[int, ...]) -> GroupInfo | None:
+    """The group; None where its ranks are not recorded (their list is cut, and they are not evenly apart)."""
+    return GroupInfo(name, description, ranks) if ranks else None
 
 
 def _untold(c10d: list[_Pair], comms: list[_Pair]) -> list[_Pair]:
@@ -246,6 +267,7 @@ def _described(comms: _Comms, ident: int) -> Call | str:
         is_async=comms.is_async,
         seq=comms.seq,
         event=ident,
+        is_cut="..." in comms.send_splits or "..." in comms.recv_splits,
     )
 
 
@@ -311,4 +333,4 @@ def _value(text: Any) -> object:
 
 def _split(text: str) -> tuple[int, ...]:
     """ "[1, 2]" as numbers; a list that was cut ("...") tells nothing."""
-    return tuple(int(part) for part in re.findall(r"\d+", text)) if "..." not in text else ()
+    return tuple(int(part[:18]) for part in re.findall(r"\d+", text)) if "..." not in text else ()

@@ -42,8 +42,7 @@ from traces.program import (
     Trace,
     Wait,
 )
-from traces.pytorch.calls import dtype_of
-from traces.recording import MAX_RANKS
+from traces.pytorch.calls import MAX_RANKS, dtype_of
 
 NAME = "param"
 

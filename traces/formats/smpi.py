@@ -30,7 +30,7 @@ from traces.program import (
     Wait,
     op_bytes,
 )
-from traces.recording import MAX_RANKS
+from traces.pytorch.calls import MAX_RANKS
 
 NAME = "smpi-ti"
 MAX_COUNT = (1 << 31) - 1  # counts are C ints in SMPI

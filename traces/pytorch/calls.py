@@ -7,7 +7,8 @@ Sources: real files of torch 1.13 to 2.14; argument orders are those of the `c10
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +17,9 @@ from traces.program import CollectiveKind, DType, Finding
 CallKind = CollectiveKind | Literal["send", "recv", "wait"]
 
 UNKNOWN = -1
+MAX_RANKS = 1 << 20
+"""Of a job; a file that says more is damaged, or hostile."""
+"""More ranks than any job has; a file that names more is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,7 @@ class Call:
     `count` is in elements as `traces.program.Collective` defines it; `group` is the process group's recorded name, ""
     where the recording has none. `is_async` is None where the recording does not say. `seq` numbers the group's calls,
     and a "wait" carries the number of the call it waits for. `event` is the file's own id (`rf_id`, "Record function
-    id").
+    id"). `is_cut` tells that the recorder cut a list of it: its splits, or the tensors its `count` would be of.
     """
 
     kind: CallKind
@@ -44,6 +48,7 @@ class Call:
     is_async: bool | None = None
     seq: int = UNKNOWN
     event: int = UNKNOWN
+    is_cut: bool = False
 
     @property
     def has_size(self) -> bool:
@@ -80,21 +85,24 @@ COMMS_NAMES: dict[str, CallKind] = {
     "wait": "wait",
 }
 
-# A group's beginning, the bracket round calls that are recorded too, and a look at a tensor of the rank's own.
-_MOVE_NOTHING = frozenset({"init", "coalesced", "check_for_nan"})
+_MOVES_NOTHING = frozenset({"init", "coalesced", "check_for_nan"})
 
 
-def unknown_operations(names: Mapping[str, int]) -> tuple[Finding, ...]:
-    """What must be known of operations of no known kind: `names` are as recorded, each with how often it came.
+def unknown_operations(names: Iterable[str]) -> tuple[Finding, ...]:
+    """What must be known of operations of no known kind, by their `names` as recorded, as often as they came.
 
     They are left out of the program, and any may move data, so replay is not right.
     """
-    found = []
-    for name, number in names.items():
-        if name.rpartition(":")[2] not in _MOVE_NOTHING:
-            text = f"{number} operations {name!r} are of no known kind; left out"
-            found.append(Finding("unknown-operation", text, "error", replayable=False))
-    return tuple(found)
+    counted = Counter(name for name in names if name.rpartition(":")[2] not in _MOVES_NOTHING)
+    return tuple(
+        Finding(
+            "unknown-operation",
+            f"{number} operations {name!r} are of no known kind; left out",
+            "error",
+            replayable=False,
+        )
+        for name, number in counted.items()
+    )
 
 
 _DTYPES = {
@@ -188,6 +196,16 @@ def c10d_call(name: str, arguments: list[Argument], *, event: int) -> Call | Non
         is_async=flags[-1] if flags else None,
         event=event,
     )
+
+
+def strided(start: int, stride: int, size: int) -> tuple[int, ...]:
+    """A group's global ranks, where recorders list them by first, distance and number; () where they don't.
+
+    ProcessGroupNCCL.cpp gives a distance of -1 to a group whose ranks are not evenly apart.
+    """
+    if start < 0 or size < 1 or size > MAX_RANKS or (stride < 1 and size > 1):
+        return ()
+    return tuple(range(start, start + size * max(stride, 1), max(stride, 1)))
 
 
 def in_elements(
