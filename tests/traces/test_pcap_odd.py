@@ -51,12 +51,12 @@ HEADS: dict[str, tuple[int, Packet]] = {
 }
 
 
-def six(packet: Packet, *extensions: Packet) -> Packet:
-    """The same segment over IPv6, behind extension headers."""
+def six(packet: Packet, *extensions: Packet, layer: type[Packet] = TCP) -> Packet:
+    """The same from `layer` on over IPv6, behind extension headers."""
     whole = IPv6(src=f"fd00::{packet[IP].src[-1]}", dst=f"fd00::{packet[IP].dst[-1]}")
     for extension in extensions:
         whole /= extension
-    return whole / packet[TCP]
+    return whole / packet[layer]
 
 
 @pytest.mark.parametrize("name", HEADS)

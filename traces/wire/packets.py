@@ -1,4 +1,4 @@
-"""TCP segments of a capture, read by columns: all packets at once, headers only, so a capture cut by its snaplen will do.
+"""TCP segments and RDMA packets of a capture, read by columns: all at once, headers only, so a capture cut by its snaplen will do.
 
 Link types: www.tcpdump.org/linktypes.html. IPv4: RFC 791; IPv6: RFC 8200; TCP: RFC 9293. Payload sizes are those that the IP header
 says, for the capture may be cut; of super-packets beyond 64 KiB (BIG TCP), which say 0, that of the packet on the wire.
@@ -15,34 +15,51 @@ import numpy as np
 import numpy.typing as npt
 
 from traces.errors import TraceError
+from traces.wire import rdma
 from traces.wire.records import Ints, Records, words
+
+Bools = npt.NDArray[np.bool_]
 
 _AT_ONCE = 1 << 16
 _MOST_ODD = 250_000  # packets that scapy looks into: a minute or so
 _TCP, _UDP = 6, 17
-_FRAGMENT, _NOTHING = -1, -2
+_FRAGMENT, _NOTHING = 256, 257  # beside the 256 protocols
 _ODD = -1
+
+
+def _among(numbers: tuple[int, ...]) -> Bools:
+    """A table that says of each number of 16 bits whether it is one of these."""
+    table = np.zeros(1 << 16, np.bool_)
+    table[list(numbers)] = True
+    return table
+
+
 _IPV4, _IPV6 = 0x0800, 0x86DD
-_VLANS = (0x8100, 0x88A8, 0x9100)
+_VLANS = 0x8100, 0x88A8, 0x9100
+_IS_VLAN = _among(_VLANS)
 _TYPE_AT = {1: (12, 14), 113: (14, 16), 276: (0, 20)}
 """By link type, where the EtherType is and where IP begins: Ethernet, Linux cooked v1 and v2."""
 _IP_AT = {0: 4, 108: 4, 12: 0, 14: 0, 101: 0, 228: 0, 229: 0}
 """By link type, where IP begins and says its own version: BSD loopback and raw IP."""
-_ODD_TYPES = (0x8847, 0x8848, 0x8864, *_VLANS)
+_IS_ODD_TYPE = _among((0x8847, 0x8848, 0x8864, *_VLANS))
 """EtherTypes behind which scapy finds IP: MPLS, PPPoE, and VLANs inside more than one other."""
-_ODD_PROTOCOLS = (4, 41, 47, 0, 43, 44, 60)
+_IS_ODD_PROTOCOL = _among((4, 41, 47, 0, 43, 44, 60))
 """IP in IP, GRE, and IPv6's extension headers (www.iana.org/assignments/protocol-numbers)."""
-_TUNNELS = (4789, 4790, 8472, 6081, 6635)
+_IS_TUNNEL = _among((4789, 4790, 8472, 6081, 6635))
 """UDP ports of VXLAN (RFC 7348; Linux's own), VXLAN-GPE, Geneve (RFC 8926) and MPLS (RFC 7510)."""
 _MAPPED = 0xFFFF << 32
 """Under which IPv4 addresses stand among the IPv6 ones (RFC 4291, 2.5.5.2)."""
+
+RDMA = 1 << 32
+"""In `Segments.ports`: this is no pair of ports, but a queue pair."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segments:
     """TCP segments: when seen, between which addresses (index into `addresses`) and ports, bytes `size` from number `seq` on.
 
-    `ident` is IPv4's identification, 0 with IPv6.
+    Of an RDMA packet `seq` is its own number, and `ports` RDMA plus the queue pair that it is for. `ident` is IPv4's
+    identification, 0 with IPv6.
     """
 
     addresses: tuple[str, ...]
@@ -52,19 +69,25 @@ class Segments:
     ports: Ints
     seq: Ints
     size: Ints
-    syn: npt.NDArray[np.bool_]
+    syn: Bools
     ident: Ints
     packets: Packets
 
 
 @dataclass(slots=True)
 class Packets:
-    """How many there were: all, fragments of IP packets, those that scapy looked into, those left out as too many for it."""
+    """How many there were: all, fragments of IP packets, those that scapy looked into, those left out as too many for it.
+
+    `rdma` are those of RoCEv2, `rdma_data` those of them that carry sends and writes, `rdma_reads` reads and atomic operations.
+    """
 
     seen: int = 0
     fragments: int = 0
     odd: int = 0
     too_many: int = 0
+    rdma: int = 0
+    rdma_data: int = 0
+    rdma_reads: int = 0
 
 
 class Reader:
@@ -108,7 +131,8 @@ class Reader:
                 self._packets.fragments += int((layer.inside == _FRAGMENT).sum())
                 self._tcp(data, ip[mine], end[mine], records.at_ns[chosen][mine], layer)
                 port = words(data, ip[mine] + layer.header + 2, 2)
-                odd[mine] = np.isin(layer.inside, _ODD_PROTOCOLS) | (layer.inside == _UDP) & np.isin(port, _TUNNELS)
+                self._rdma(data, ip[mine], end[mine], records.at_ns[chosen][mine], layer, port)
+                odd[mine] = _IS_ODD_PROTOCOL[layer.inside] | (layer.inside == _UDP) & _IS_TUNNEL[port]
         return np.compress(odd, chosen)
 
     def _odd(self, data: bytes, records: Records, chosen: Ints, link: int, file: str) -> None:
@@ -134,16 +158,23 @@ class Reader:
         flags = words(data, tcp + 12, 2)
         size = layer.length[ok] - layer.header[ok] - (flags >> 12) * 4
         whole = size >= 0
-        columns = (
-            at_ns[ok],
-            self._known(layer.source[ok]),
-            self._known(layer.target[ok]),
-            words(data, tcp, 4),
-            words(data, tcp + 4, 4),
-            size,
-            flags >> 1 & 1,
-            layer.ident[ok],
-        )
+        self._append(at_ns, layer, ok, (words(data, tcp, 4), words(data, tcp + 4, 4), size, flags >> 1 & 1), whole)
+
+    def _rdma(self, data: bytes, ip: Ints, end: Ints, at_ns: Ints, layer: _Layer, port: Ints) -> None:
+        udp = ip + layer.header
+        ok = (layer.inside == _UDP) & (port == rdma.PORT) & (udp + rdma.HEADERS <= end)
+        if ok.any():
+            found = rdma.packets(data, udp[ok])
+            self._packets.rdma += len(found.size)
+            self._packets.rdma_data += int(found.counts.sum())
+            self._packets.rdma_reads += found.reads
+            own = (RDMA | found.queue, found.number, found.size, np.zeros(len(found.size), np.int64))
+            self._append(at_ns, layer, ok, own, found.counts)
+
+    def _append(self, at_ns: Ints, layer: _Layer, ok: Bools, own: tuple[Ints, ...], whole: Bools) -> None:
+        """Rows of the packets that are `ok`, and of these `whole`: ports, number, bytes and SYN are their own."""
+        between = self._known(np.concatenate([layer.source[ok], layer.target[ok]])).reshape(2, -1)
+        columns = (at_ns[ok], *between, *own, layer.ident[ok])
         self._columns.append(tuple(column[whole] for column in columns))
 
     def _known(self, halves: Ints) -> Ints:
@@ -182,12 +213,12 @@ def _ip(data: bytes, at: Ints, link: int) -> tuple[Ints, Ints]:
     type_at, ip_at = _TYPE_AT[link]
     kind, ip = words(data, at + type_at, 2), at + ip_at
     for _ in range(2):
-        tagged = np.flatnonzero(np.isin(kind, _VLANS))
+        tagged = np.flatnonzero(_IS_VLAN[kind])
         if len(tagged):
             kind[tagged] = words(data, ip[tagged] + 2, 2)
             ip[tagged] += 4
     version = np.where(kind == _IPV4, 4, np.where(kind == _IPV6, 6, 0))
-    return ip, np.where(np.isin(kind, _ODD_TYPES), _ODD, version)
+    return ip, np.where(_IS_ODD_TYPE[kind], _ODD, version)
 
 
 def _ipv4(data: bytes, ip: Ints, past: Ints) -> _Layer:
