@@ -35,6 +35,11 @@ NAME = "pytorch-et"
 _SCHEMAS = ("1.0.1", "1.0.2", "1.0.3", "1.0.4", "1.1.0", "1.1.1")
 _LONGEST = 4096  # of a longer list the recorder writes this much (torch 2.14: one more), and no sign of the rest
 _GROUPS_NODE = "## process_group:init ##"
+_ENDS = Finding(
+    "assumed-ends",
+    "linked traces keep when GPU work was launched and how long it ran, not when: it was put where its stream was free",
+    "info",
+)
 
 
 class _Values(msgspec.Struct, frozen=True):
@@ -106,6 +111,7 @@ def read(data: bytes, file: str) -> Recording:
         findings=(
             *_schema(decoded.schema),
             *findings,
+            *([_ENDS] if spans else ()),
             *unknown_operations(item.name for item in told if item.call is None),
         ),
     )

@@ -1,8 +1,9 @@
 """Nodes of PyTorch execution traces, and the times that they have where the trace was linked with Kineto's.
 
-Linked traces ("et_plus" of chakra_trace_link, 2023) are execution traces whose nodes carry Kineto's `ts` and `dur`, and
-which have what ran on the GPU as nodes more, below the operator that launched it. Linkers since 2024 write
-`inclusive_dur` and the launch's time on GPU nodes, from which no end can be had: such traces count as untimed.
+Linked traces ("et_plus" of ASTRA-sim, 2023; chakra's src/trace_link) are execution traces whose nodes carry Kineto's
+`ts` and `dur`, and which have what ran on the GPU as nodes more, below the operator that launched it. Such a node's `dur`
+is how long it ran, but its `ts` is when the host had launched it (so in all 261 nodes of a rank whose Kineto file is
+there too). Linkers since 2024 write `inclusive_dur`; their traces count as untimed.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ class Node(msgspec.Struct, frozen=True):
 def linked(nodes: Sequence[Node], calls: Sequence[Node], file: str) -> Spans | None:
     """The times in a linked trace, with those of `calls` in their order; None where it has none, or no GPU's.
 
-    When the host launched something is not in it, but which operator did: that operator's end, or the start on the GPU
-    where that is earlier. Host calls that wait for the GPU are not in it at all. Raises OverflowError (a time that no
-    clock shows).
+    When something started on the GPU is not in it: when it was launched or when what its stream ran before had ended,
+    whichever is later, which is too early where it waited for another stream. Host calls that wait for the GPU are not
+    in it at all. Raises OverflowError (a time that no clock shows).
     """
     spans = {node.id: _span(node) for node in nodes if node.ts is not None and node.dur is not None}
     device = [node for node in nodes if node.cat and node.id in spans]
@@ -88,25 +89,30 @@ def _operators(host: Sequence[Span]) -> Operators:
 
 
 def _gpu(device: Sequence[Node], spans: dict[int, Span]) -> Gpu:
-    own = [spans[node.id] for node in device]
-    launches = {}
-    for node in device:
-        if (by := spans.get(node.above)) is not None:
-            launches[node.id] = Span(by.name, by.thread, min(by.end, spans[node.id].start), by.end)
-    streams = {thread: index for index, thread in enumerate(dict.fromkeys(span.thread for span in own))}
+    free: dict[int | str, int] = {}
+    ran: dict[int, Span] = {}
+    for node in sorted(device, key=lambda node: spans[node.id].start):
+        launched = spans[node.id]
+        start = max(launched.start, free.get(launched.thread, launched.start))
+        end = free[launched.thread] = start + launched.end - launched.start
+        ran[node.id] = Span(node.name, launched.thread, start, end)
+    streams = {thread: index for index, thread in enumerate(free)}
     comms = [node for node in device if is_comm(node.name)]
     work = [node for node in device if not is_comm(node.name)]
-    known = [node.id for node in work if node.id in launches]
     return Gpu(
-        kernels=tuple(Device(spans[node.id], streams[spans[node.id].thread], node.id) for node in comms),
-        launches={node.id: launches[node.id] for node in comms if node.id in launches},
-        launched=_column([launches[ident].start for ident in known]),
-        ended=_column([spans[ident].end for ident in known]),
-        streams=frozenset(streams[spans[node.id].thread] for node in work),
+        kernels=tuple(Device(ran[node.id], streams[ran[node.id].thread], node.id) for node in comms),
+        launches={
+            node.id: Span(by.name, by.thread, spans[node.id].start, by.end)
+            for node in comms
+            if (by := spans.get(node.above)) is not None
+        },
+        launched=_column([spans[node.id].start for node in work]),
+        ended=_column([ran[node.id].end for node in work]),
+        streams=frozenset(streams[ran[node.id].thread] for node in work),
         sync_start=_column([]),
         sync_end=_column([]),
-        first=min(span.start for span in own),
-        last=max(span.end for span in own),
+        first=min(span.start for span in ran.values()),
+        last=max(span.end for span in ran.values()),
     )
 
 
