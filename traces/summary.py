@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from traces.bandwidth import Operation, OperationRow, operations, rows
+from traces.families import Family, families
 from traces.meetings import Meeting, begins, meetings
 from traces.program import Communication, Compute, Program, StepMark, Trace, Wait, op_bytes
 from traces.steps import recorded_step_ns
@@ -32,7 +33,7 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """One process group: how many collectives and messages it had, their bytes as nccl-tests count, and all their time."""
+    """One process group, or several alike: how many collectives and messages, their bytes as nccl-tests count, all their time."""
 
     name: str
     description: str
@@ -96,19 +97,20 @@ class _Spent:
     communication_ns: int | None
 
 
-def summarise(trace: Trace) -> Summary:
-    """Count and add up `trace`."""
+def summarise(trace: Trace, *, together: bool = False) -> Summary:
+    """Count and add up `trace`; `together`: groups that are alike as one, with the sums of all."""
     lane_of = {group.id: group.lane for group in trace.groups}
     began = {rank: begins(program, lane_of) for rank, program in trace.programs.items()}
     met = meetings(trace.programs)
     arrivals = _arrivals(trace, met, began)
     found = list(operations(trace, met, began))
+    kin = _kin(trace, found) if together else tuple(Family((group,)) for group in trace.groups)
     spent = {rank: _spent(program)[: trace.step_count] for rank, program in sorted(trace.programs.items())}
     return Summary(
         world_size=trace.world_size,
         steps=_steps(trace, spent, arrivals),
-        operations=rows(trace, found),
-        groups=_groups(trace, found),
+        operations=rows(kin, found),
+        groups=_groups(kin, found),
         ranks=tuple(_rank(trace, rank, spent[rank], arrivals) for rank in spent),
         collectives=arrivals.collectives,
     )
@@ -202,17 +204,25 @@ def _mean(numbers: list[int] | list[int | None]) -> float | None:
     return sum(known) / len(known) if known and len(known) == len(numbers) else None
 
 
-def _groups(trace: Trace, found: list[Operation]) -> tuple[GroupRow, ...]:
+def _kin(trace: Trace, found: list[Operation]) -> tuple[Family, ...]:
+    kinds: dict[int, set[str]] = defaultdict(set)
+    for op in found:
+        kinds[op.group].add(op.kind)
+    return families(trace.groups, {group: frozenset(said) for group, said in kinds.items()})
+
+
+def _groups(kin: tuple[Family, ...], found: list[Operation]) -> tuple[GroupRow, ...]:
     by_group: dict[int, list[Operation]] = defaultdict(list)
     for op in found:
         by_group[op.group].append(op)
     used = []
-    for group in trace.groups:
-        mine = by_group[group.id]
+    for family in kin:
+        mine = [op for group in family.groups for op in by_group[group.id]]
         times = [op.time_ns for op in mine if op.time_ns is not None]
         messages = sum(op.kind == "send" for op in mine)
         total, time = sum(op.bytes for op in mine), sum(times) if times else None
-        used.append(GroupRow(group.name, group.description, group.ranks, len(mine) - messages, messages, total, time))
+        description = family.groups[0].description
+        used.append(GroupRow(family.name, description, family.ranks, len(mine) - messages, messages, total, time))
     return tuple(used)
 
 
