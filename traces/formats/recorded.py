@@ -90,7 +90,7 @@ def read(data: bytes, file: str) -> Recording:
         host=head.host,
         groups=tuple(rank.groups),
         calls=tuple(call for call, *_ in rank.calls.values()),
-        findings=unknown_operations(rank.unknown),
+        findings=unknown_operations(rank.unknown.elements()),
         timeline=partial(_timeline, rank, head.epoch_ns, tuple(findings)),
     )
 

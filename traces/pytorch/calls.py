@@ -85,7 +85,7 @@ COMMS_NAMES: dict[str, CallKind] = {
     "wait": "wait",
 }
 
-_MOVES_NOTHING = frozenset({"init", "coalesced", "check_for_nan"})
+_MOVES_NOTHING = frozenset({"init", "check_for_nan"})
 
 
 def unknown_operations(names: Iterable[str]) -> tuple[Finding, ...]:
