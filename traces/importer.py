@@ -11,7 +11,7 @@ from pathlib import Path
 from traces import clocks, formats
 from traces.errors import TraceError
 from traces.files import Opened, open_all
-from traces.formats import flight_recorder, kineto, pytorch_et, recorded
+from traces.formats import flight_recorder, kineto, perfetto, pytorch_et, recorded
 from traces.peers import resolved
 from traces.program import UNROOTED, Collective, Finding, Group, Program, Recv, Send, Source, StepMark, Trace
 from traces.pytorch.calls import MAX_RANKS, UNKNOWN, Call
@@ -51,6 +51,9 @@ def import_files(
     sources: list[Source] = []
     findings: list[Finding] = []
     for stream in open_all(paths):
+        if perfetto.is_drawn(stream.head):
+            text = "was drawn by `tracebed export --to perfetto`: it is to look at, no recording"
+            raise TraceError(text, file=stream.name, mend="use the .trace that it was drawn from")
         known = formats.choose(stream.head, format_name)
         if (
             known is not None
