@@ -59,6 +59,12 @@ def six(packet: Packet, *extensions: Packet, layer: type[Packet] = TCP) -> Packe
     return whole / packet[layer]
 
 
+def deep(packet: Packet) -> Packet:
+    """The same segment in a tunnel in a tunnel, behind extension headers and labels."""
+    inner = IPv6(src="fd00::1", dst="fd00::2") / IPv6ExtHdrHopByHop(options=[PadN()]) / GRE() / MPLS(s=1) / packet
+    return OUTER[IP] / UDP(dport=4789) / VXLAN(vni=7) / ETHERNET / inner
+
+
 @pytest.mark.parametrize("name", HEADS)
 def test_a_ring_behind_odd_heads_is_the_ring(name: str, tmp_path: Path) -> None:
     job = rings(3, 4_000, 3)
