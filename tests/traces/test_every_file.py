@@ -51,6 +51,8 @@ JOBS: dict[str, tuple[int, dict[str, int], set[str]]] = {
     f"{HTA}/trace_diff/control": (8, {"all_to_all": 42, "all_reduce": 18}, {"missing-rank", "no-sizes"}),
     f"{HTA}/trace_diff/test": (2, {"all_to_all": 42, "all_reduce": 18}, {"missing-rank", "no-sizes"}),
     f"{HTA}/trace_filter": (128, {"all_to_all": 4, "all_reduce": 4, "all_gather": 2}, {"missing-rank", "no-sizes"}),
+    f"{ASTRA}/my_test/inputs/workload/et_plus": (
+        8, {"all_to_all": 5, "all_reduce": 3}, {"missing-rank", "dangling-wait", "wait-after-window", "assumed-ends"}),
     f"{ASTRA}/my_test/inputs/workload/result": (2, {"all_reduce": 5, "broadcast": 2}, {"no-timestamps"}),
     f"{ASTRA}/examples/system/custom_collectives/custom_ring_allreduce_8npus_1MB": (8, {"send": 14, "recv": 14}, set()),
     **{
@@ -79,7 +81,6 @@ JOBS: dict[str, tuple[int, dict[str, int], set[str]]] = {
 UNREPLAYABLE = {"missing-rank", "no-sizes"}
 
 REFUSED = {
-    f"{ASTRA}/my_test/inputs/workload/et_plus": "which rank this is can't be told",
     f"{PARAM}/resnet_1gpu_et.json.tar.gz": "no communication is recorded here",
     f"{AICB}/simAI": "the header does not say how many GPUs there are",
 }
