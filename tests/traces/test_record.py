@@ -181,6 +181,7 @@ def test_a_plain_job_that_marks_its_steps_itself(tmp_path: Path) -> None:
         "for _ in range(3):\n"
         "    dist.all_reduce(torch.ones(10))\n"
         "    tracebed_record.step()\n"
+        "dist.destroy_process_group()\n"  # without it gloo's threads end half of such jobs with SIGABRT, recorded or not
     )
     both = f"{sys.executable} {script} 0 & {sys.executable} {script} 1; wait $!"
     assert "2 of 2 ranks, 2 steps" in record(tmp_path / "job.trace", "sh", "-c", both)
@@ -205,6 +206,7 @@ def test_ranks_of_torch_multiprocessing_and_a_recording_that_the_job_starts(tmp_
         "            dist.all_reduce(torch.ones(10))\n"
         "            step()\n"
         "    dist.all_reduce(torch.ones(99))\n"
+        "    dist.destroy_process_group()\n"
         "if __name__ == '__main__':\n"
         "    mp.spawn(rank, nprocs=2)\n"
     )

@@ -162,6 +162,7 @@ def test_ranks_of_torch_that_mpiexec_starts(tmp_path: Path) -> None:
         "for _ in range(3):\n"
         "    dist.all_reduce(torch.ones(10))\n"
         "    tracebed_record.step()\n"
+        "dist.destroy_process_group()\n"
     )
     assert "2 of 2 ranks, 2 steps" in record(tmp_path / "job.trace", *mpiexec(2, str(script)))
     trace = archive.read(tmp_path / "job.trace")

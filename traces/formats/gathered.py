@@ -110,7 +110,10 @@ class Gathered:
 
     def operators(self, base_ns: int) -> Operators:
         thread, start, end, kind = map(_column, self._operators)
-        return Operators(tuple(self._threads), thread, start + base_ns, end + base_ns, kind)
+        for times in (start, end):
+            times += base_ns  # in place: there may be millions
+        self._operators = (array("q"), array("q"), array("q"), array("b"))
+        return Operators(tuple(self._threads), thread, start, end, kind)
 
     def gpu(self, base_ns: int) -> Gpu | None:
         """What the GPU did; None where none was recorded."""
