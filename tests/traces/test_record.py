@@ -231,6 +231,7 @@ def test_a_profile_of_some_steps_gives_the_times_and_the_recording_what_was_call
         "    tracebed_record.step()\n"
         "profile.stop()\n"
         "dist.destroy_process_group()\n"
+        "os._exit(0)\n"  # as in jobs/train.py
     )
     record(tmp_path / "job.trace", *torchrun(2, str(script)), options=("--steps", "0:3"))
     trace = archive.read(tmp_path / "job.trace")
