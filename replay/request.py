@@ -13,11 +13,10 @@ from emulator.network import Network, from_dict
 from emulator.transport import NO_COSTS
 from replay.plan import Plan, lower
 from replay.whatif.compute import scaled
-from replay.whatif.registry import apply
+from replay.whatif.registry import Scenario, apply
 from traces import archive
 from traces.checks import check, is_replayable
 from traces.errors import TraceError
-from traces.program import Trace
 from traces.steps import select
 
 GROUNDS = ("virtual", "host")
@@ -58,8 +57,8 @@ def parse_steps(text: str, count: int) -> tuple[int, int]:
     return int(found[1] or 0), int(found[2] or count)
 
 
-def prepare(path: Path, what_if: tuple[str, ...], steps: str) -> tuple[Trace, list[str]]:
-    """The trace to replay, and what its what-ifs assume.
+def prepare(path: Path, what_if: tuple[str, ...], steps: str) -> Scenario:
+    """The job to replay, changed by its what-ifs, and what they assume.
 
     Raises:
         TraceError: the file can't be read, or replaying it would not be right; with the first reason.
@@ -92,5 +91,5 @@ def not_applied(network: Network) -> tuple[str, ...]:
 
 def plan_of(request: Request) -> Plan:
     """The plan that the request asks for, dilated."""
-    trace, _ = prepare(Path(request.trace), request.what_if, request.steps)
-    return lower(scaled(trace, Fraction(request.dilation)))
+    scenario = prepare(Path(request.trace), request.what_if, request.steps)
+    return lower(scaled(scenario.trace, Fraction(request.dilation)))

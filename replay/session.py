@@ -49,14 +49,15 @@ def read_job(path: Path, what_if: Sequence[str] = (), steps: str = "") -> Job:
     Raises:
         TraceError: it can't be read, or can't be replayed.
     """
-    trace, assumed = prepare(path, tuple(what_if), steps)
+    scenario = prepare(path, tuple(what_if), steps)
+    trace = scenario.trace
     return Job(
         path=path,
         trace_hash=archive.trace_hash(path),
         what_if=tuple(what_if),
         steps=steps,
         trace=trace,
-        assumed=tuple(assumed),
+        assumed=scenario.assumed,
         ideal_step_ns=ideal_step_ns(lower(trace)),
         recorded_step_ns=recorded_step_ns(trace),
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from replay.cli.options import FIDELITY, STEPS, VERIFY
+from replay.cli.what_ifs import list_what_ifs
 from replay.request import BEDS
 
 if TYPE_CHECKING:
@@ -41,7 +42,9 @@ if TYPE_CHECKING:
     "what_if",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Change the job first: compute=0.1 or compute=128ms.",
+    is_eager=True,
+    callback=list_what_ifs,
+    help="Change the job first, as in compute=0.1; more than once, in turn. `list` shows all there are.",
 )
 @STEPS
 @click.option(

@@ -6,37 +6,30 @@ import re
 from dataclasses import replace
 from fractions import Fraction
 
-from emulator.errors import NetworkError
-from emulator.units import Duration
-from replay.whatif.registry import what_if
-from traces.errors import TraceError
+from replay.whatif.options import VALUE, Options
+from replay.whatif.registry import Scenario, what_if
 from traces.program import Compute, Op, Program, Trace
 
 
-@what_if("compute")
-def compute(trace: Trace, value: str) -> tuple[Trace, str]:
-    """`compute=0.1`: all compute takes a tenth. `compute=128ms`: a step's compute is 128 ms, in the mean over ranks and
-    steps.
-
-    Every Compute is scaled by the same ratio, so what differed between ranks and steps still does. Rounding to whole ns
-    does not add up: a rank's total is exact to 1 ns.
-    """
-    recorded = mean_compute(trace)
-    if re.fullmatch(r"[0-9]*\.?[0-9]+", value):
-        ratio = Fraction(value)
+@what_if(
+    "compute=RATIO|TIME",
+    does="scales all compute by a ratio (0.1), or so that a step has this much (128ms), in the mean over ranks and steps",
+    assumes="what differed between ranks and steps still does; messages stay as recorded",
+)
+def compute(scenario: Scenario, options: Options) -> tuple[Scenario, str]:
+    """Every Compute is scaled by the same ratio. Rounding to whole ns does not add up: a rank's total is exact to 1 ns."""
+    recorded = mean_compute(scenario.trace)
+    if re.fullmatch(r"[0-9.]+%?", options.said[VALUE]):
+        ratio = options.ratio(VALUE)
     else:
-        try:
-            wanted = Duration.parse(value)
-        except NetworkError as error:
-            mend = "write a ratio (0.1) or a time (128ms)"
-            raise TraceError(f"what-if 'compute={value}': {error}", mend=mend) from None
+        wanted = options.duration(VALUE)
         if not recorded:
-            raise TraceError(f"what-if 'compute={value}': the trace has no compute to scale", mend="give a ratio")
+            raise options.error("the trace has no compute to scale", "give a ratio")
         ratio = wanted / recorded
     before, after = (f"{float(mean) / 1e6:.3f} ms" for mean in (recorded, recorded * ratio))
     change = f"{before} a step (mean over ranks) becomes {after}"
     statement = f"compute x {float(ratio):.6g}: {change}; messages stay as recorded"
-    return scaled(trace, ratio), statement
+    return scenario.on(scaled(scenario.trace, ratio)), statement
 
 
 def scaled(trace: Trace, ratio: Fraction) -> Trace:
