@@ -4,8 +4,9 @@ Whoever drives it calls `start` once and then `sent`, `received` or `timer` for 
 that each returns. Times are nanoseconds of the driver's clock.
 
 Operations of a lane run one at a time, in the order in which they were started; lanes overlap, and so does
-point-to-point, whose messages keep their order because a stream does. Compute ends at an absolute time, counted from
-when it could begin and not from when the driver got round to it, so a late timer does not add up.
+point-to-point and what is in no lane (UNORDERED), whose messages keep their order because a stream does. Compute ends
+at an absolute time, counted from when it could begin and not from when the driver got round to it, so a late timer does
+not add up.
 """
 
 from __future__ import annotations
@@ -237,7 +238,7 @@ class Engine:
 
     def _start(self, running: _Running, now: int) -> None:
         self._unfinished[running.index] = running
-        if running.transfer.p2p:
+        if not running.transfer.ordered:
             self._begin(running, self._logical)
             return
         lane = self._lanes.setdefault(running.transfer.lane, deque())
@@ -298,7 +299,7 @@ class Engine:
         self._do(running, self._close(running, task))
         if not running.open:
             self._end(running, now)
-            if not running.transfer.p2p:
+            if running.transfer.ordered:
                 self._follow(self._lanes[running.transfer.lane], now)
 
     def _end(self, running: _Running, at: int) -> None:

@@ -11,12 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from replay.collectives.central import CENTRAL
 from replay.collectives.flat import SEND_RECV
 from replay.collectives.registry import choose, schedule_of
 from replay.collectives.schedule import Call, Schedule
 from traces.errors import TraceError
 from traces.program import (
     ROOTED,
+    UNORDERED,
     Collective,
     CollectiveKind,
     Communication,
@@ -69,6 +71,11 @@ class Transfer:
     @property
     def p2p(self) -> bool:
         return not isinstance(self.op, Collective)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether it waits for what its lane began before it."""
+        return not self.p2p and self.lane != UNORDERED
 
     @property
     def schedule(self) -> Schedule:
@@ -226,17 +233,19 @@ class _Lowering:
         send, recv = _splits(op, size, place) if op.kind is CollectiveKind.ALL_TO_ALL else ((), ())
         if op.kind in ROOTED and op.root not in group.ranks:
             raise TraceError(f"root {op.root} is not in group {group.name!r}", place=place)
+        served = group.served
         return Call(
             kind=op.kind,
-            algorithm=self._algorithms[op.kind],
+            algorithm=choose(op.kind, CENTRAL) if served else self._algorithms[op.kind],
             size=size,
             me=group.ranks.index(rank),
             count=op.count,
             itemsize=op.dtype.itemsize,
-            segment=self._segment,
+            segment=served.partition if served else self._segment,
             root=group.ranks.index(op.root) if op.kind in ROOTED else -1,
             send_splits=send,
             recv_splits=recv,
+            window=served.window if served else 0,
         )
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from emulator import buckets
 from emulator.ledger import Ledger
-from emulator.network import Network, load, to_dict
+from emulator.network import Network, to_dict
 from emulator.shaping import choose_fidelity
 from replay import control
 from replay.capture import check_links
@@ -23,6 +23,7 @@ from replay.ideal import ideal_step_ns
 from replay.plan import lower
 from replay.request import Request, not_applied, prepare
 from replay.results import FORMAT, Run, RunFolder, read_totals, summarise
+from replay.seats import load_seated
 from traces import archive
 from traces.errors import TraceError
 from traces.program import Trace
@@ -111,7 +112,7 @@ def replay(
         assumed=(*job.assumed, *([statement(factor)] if factor != 1 else []), *not_applied(network)),
         status="running",
     )
-    results = RunFolder(folder, job.trace.programs)
+    results = RunFolder(folder, job.trace.workers)
     results.write_run(run)
 
     def listen(said: Said) -> None:
@@ -136,7 +137,7 @@ def replay(
 
 def load_network(name: str, job: Job, settings: dict[str, str]) -> Network:
     """The network for the job's ranks. Raises NetworkError."""
-    return load(name, ranks=job.trace.world_size, overrides=settings)
+    return load_seated(name, job.trace, settings)
 
 
 def new_folder(base: Path, job: Job, network: Network) -> Path:

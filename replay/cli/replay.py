@@ -246,7 +246,7 @@ def _run_one(
             bars.update(bar, description=f"{network.name}: running, {said.fidelity} fidelity")
         elif isinstance(said, control.Progress):
             marks += 1
-            bars.update(bar, completed=marks // len(job.trace.programs))
+            bars.update(bar, completed=marks // len(job.trace.workers))
 
     bars.start_task(bar)
     bars.update(bar, description=f"{network.name}: starting")

@@ -17,7 +17,7 @@ class Call:
 
     `size` and `me`: ranks in the group, and this rank's index; `root` is an index, -1 where there is none. `count` and
     the splits are in elements, as `traces.program.Collective` defines them; `itemsize` in bytes; `segment` is the most
-    bytes a pipelined message may hold.
+    bytes a pipelined message may hold, `window` the most that a served rank has under way (0: no limit).
     """
 
     kind: str
@@ -30,6 +30,7 @@ class Call:
     root: int = -1
     send_splits: tuple[int, ...] = ()
     recv_splits: tuple[int, ...] = ()
+    window: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ def scaled(trace: Trace, ratio: Fraction) -> Trace:
 def mean_compute(trace: Trace) -> Fraction:
     """Recorded compute of a step in ns: all of a rank's Compute over the number of steps, in the mean over ranks."""
     total = sum(op.ns for program in trace.programs.values() for op in program.ops if isinstance(op, Compute))
-    return Fraction(total, max(1, trace.step_count) * max(1, len(trace.programs)))
+    return Fraction(total, max(1, trace.step_count) * max(1, len(trace.workers)))
 
 
 def _scale(program: Program, ratio: Fraction) -> Program:
