@@ -7,7 +7,7 @@ a place and decoded; where that fails because the part ends too early, another p
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, TypeVar
@@ -23,25 +23,33 @@ _BYTE = re.compile(r"\(byte (\d+)\)")
 _TRIES = 8
 _NEAR = 1 << 16
 
+# Kineto's own way to end an event and begin one.
+_USUAL = b"\n  },\n  {\n"
+_USUAL_END = len(b"\n  }")
+
 _Event = TypeVar("_Event")
+_Quick = TypeVar("_Quick")
 
 
 @dataclass
-class Parts(Generic[_Event]):
-    """Iterating gives lists of events; after that, `around` is the file's text without them, and `is_cut` says whether
-    the file ends in the middle, with `around` closed where it is.
+class Parts(Generic[_Event, _Quick]):
+    """Iterating gives lists of events, or what `quick` makes of a part instead, unless that is None.
+
+    After that, `around` is the file's text without them, and `is_cut` says whether the file ends in the middle, with
+    `around` closed where it is.
 
     Raises msgspec.DecodeError; `place` is then the byte of the file at which the part began.
     """
 
     blocks: Iterable[bytes]
     decoder: msgspec.json.Decoder[list[_Event]]
+    quick: Callable[[bytes], _Quick | None]
     around: bytes = b""
     is_cut: bool = False
     place: int = 0
     _held: bytes = field(default=b"", init=False)
 
-    def __iter__(self) -> Iterator[list[_Event]]:
+    def __iter__(self) -> Iterator[list[_Event] | _Quick]:
         blocks = iter(self.blocks)
         head = self._head(blocks)
         if head is None:
@@ -49,12 +57,14 @@ class Parts(Generic[_Event]):
         for more in _sliced(blocks):
             self._held += more
             while len(self._held) >= PART_BYTES:
-                found = self._part()
+                found = self._quick_part() or self._part()
                 if found is None:
                     break
                 yield found
             if len(self._held) > MAX_EVENT_BYTES:
                 raise msgspec.DecodeError(f"an event of more than {MAX_EVENT_BYTES} bytes")
+        if (quick := self._quick_part()) is not None:
+            yield quick
         yield from self._last(head)
 
     def _head(self, blocks: Iterator[bytes]) -> bytes | None:
@@ -68,6 +78,14 @@ class Parts(Generic[_Event]):
                 raise msgspec.DecodeError(f"no traceEvents in the first {MAX_EVENT_BYTES} bytes")
         self.around = self._held
         return None
+
+    def _quick_part(self) -> _Quick | None:
+        """What is held but its last event, if it looks usual and `quick` can read it."""
+        end = self._held.rfind(_USUAL) + _USUAL_END
+        if end < _USUAL_END or (found := self.quick(self._held[:end])) is None:
+            return None
+        self._take(end + 1)
+        return found
 
     def _part(self) -> list[_Event] | None:
         """The events of what is held but the last of them, which stay held; None where more has to come first."""

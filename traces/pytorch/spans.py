@@ -13,8 +13,8 @@ Integers = npt.NDArray[np.int64]
 
 # What an operator's name says of it: nothing, a leaf's work (ATen, c10d), backward, and of that a gradient's accumulation.
 OTHER, WORK, BACKWARD, ACCUMULATE = range(4)
-_BACKWARD = "autograd::engine::evaluate_function"
-_ACCUMULATE = f"{_BACKWARD}: torch::autograd::AccumulateGrad"
+BACKWARD_NAME = "autograd::engine::evaluate_function"
+ACCUMULATE_NAME = f"{BACKWARD_NAME}: torch::autograd::AccumulateGrad"
 
 
 @lru_cache(1 << 12)
@@ -22,8 +22,8 @@ def kind_of(name: str) -> int:
     """OTHER, WORK, BACKWARD or ACCUMULATE."""
     if name.startswith(("aten::", "c10d::")):
         return WORK
-    if name.startswith(_BACKWARD):
-        return ACCUMULATE if name.startswith(_ACCUMULATE) else BACKWARD
+    if name.startswith(BACKWARD_NAME):
+        return ACCUMULATE if name.startswith(ACCUMULATE_NAME) else BACKWARD
     return OTHER
 
 
