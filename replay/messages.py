@@ -6,24 +6,39 @@ follow each other, and the program goes on beside them until it waits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
 from replay.collectives.schedule import Copy
 from replay.collectives.schedule import Send as SendTask
 from replay.plan import Plan, RankPlan, Transfer
+from traces.errors import TraceError
 from traces.graph import Graph, Growing
 from traces.program import Collective, Group, Op, Program, Recv, Send, Trace, Wait
+
+MOST_MESSAGES = 1 << 22
+"""Sent and received, by all ranks: a file's take 0.9 KB of memory each as they are written."""
 
 
 def graphs(plan: Plan) -> dict[int, Graph]:
     """Each rank's graph. Sizes are in bytes (uint8); every message of a collective has a tag of its own.
 
-    Point-to-point keeps its tags where those tell messages apart; else its operations' numbers are the tags.
+    Point-to-point keeps its tags where those tell messages apart; else its operations' numbers are the tags. Raises
+    TraceError for more than MOST_MESSAGES.
     """
+    _check_number(op for own in plan.ranks.values() for op in own.ops if isinstance(op, Transfer))
     tags = _tags(plan)
     return {rank: _graph(own, tags) for rank, own in plan.ranks.items()}
+
+
+def _check_number(transfers: Iterable[Transfer]) -> None:
+    messages = 0
+    for transfer in transfers:
+        messages += len(transfer.schedule.tasks)
+        if messages > MOST_MESSAGES:
+            text = f"all ranks together send and receive more than {MOST_MESSAGES} messages"
+            raise TraceError(text, mend="write fewer steps or ranks: tracebed scale")
 
 
 def _tags(plan: Plan) -> dict[int, int]:
@@ -93,9 +108,12 @@ def on_world(trace: Trace, plan: Plan) -> tuple[Trace, int]:
     """`trace` with no groups but the world, and how many collectives were lowered for that.
 
     Those of other groups become messages where they started, and the rank stops for them there. `plan` is the trace's.
+    Raises TraceError for more than MOST_MESSAGES.
     """
-    tags = _tags(plan)
     everyone = tuple(range(trace.world_size))
+    of_all = [op for own in plan.ranks.values() for op in own.ops if isinstance(op, Transfer)]
+    _check_number(op for op in of_all if op.p2p or op.ranks != everyone)
+    tags = _tags(plan)
     programs, lowered = {}, 0
     for rank, own in plan.ranks.items():
         ops: list[Op] = []

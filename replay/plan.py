@@ -23,7 +23,6 @@ from traces.program import (
     Compute,
     Group,
     Program,
-    Recv,
     Send,
     StepMark,
     Trace,
@@ -35,6 +34,12 @@ DEFAULT_SEGMENT = 1 << 20
 
 MESSAGE_BITS = 24
 """A message's key is its operation's number, shifted by this, and its own number between the two ranks."""
+
+
+MOST_MESSAGES = 1 << 20
+"""Pipelined messages of one operation at one rank: 1 TiB in messages of DEFAULT_SEGMENT. More is no size that was recorded."""
+
+_IN_SLOTS = {CollectiveKind.ALL_GATHER, CollectiveKind.GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.SCATTER}
 
 
 class Stream(NamedTuple):
@@ -113,7 +118,7 @@ def lower(trace: Trace, *, algorithms: Mapping[str, str] | None = None, segment:
 
     `algorithms` maps a collective's kind to the name of its algorithm where the default is not wanted; `segment` is in
     bytes. TraceError where ranks do not agree on what they do together: a rank that was not recorded, another kind or
-    size in the same place, a send without its receive.
+    size in the same place, a send without its receive. And for an operation of more than MOST_MESSAGES.
     """
     wanted = dict(algorithms or {})
     for kind in wanted:
@@ -150,7 +155,7 @@ class _Lowering:
         seen: dict[tuple[object, ...], int] = {}
         ops: list[PlannedOp] = []
         for index, op in enumerate(program.ops):
-            if isinstance(op, Collective | Send | Recv):
+            if isinstance(op, Communication):
                 ops.append(self._transfer(program.rank, index, op, seen))
             else:
                 ops.append(op)
@@ -210,6 +215,7 @@ class _Lowering:
             kind = (group.id, op.tag, *ranks)
             me = ranks.index(rank)
             call = Call(SEND_RECV, choose(SEND_RECV, None), 2, me, op.count, op.dtype.itemsize, self._segment)
+        _check_size(call, place)
         seen[kind] = seen.get(kind, 0) + 1
         meeting = self._meetings.setdefault((*kind, seen[kind]), _Meeting(len(self._meetings), ranks))
         meeting.parts[rank] = (index, op)
@@ -232,6 +238,15 @@ class _Lowering:
             send_splits=send,
             recv_splits=recv,
         )
+
+
+def _check_size(call: Call, place: str) -> None:
+    """That its schedule fits into memory."""
+    whole = call.count * call.size if call.kind in _IN_SLOTS else call.count
+    nbytes = max(whole, sum(call.send_splits), sum(call.recv_splits)) * call.itemsize
+    if nbytes > MOST_MESSAGES * call.segment:
+        text = f"{call.kind} of {nbytes} bytes is more than {MOST_MESSAGES} messages of {call.segment} bytes"
+        raise TraceError(text, place=place, mend="`tracebed info` shows what sizes the trace has")
 
 
 def _splits(op: Collective, size: int, place: str) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from traces.columns import COLUMNS, Columns, Strings, pack, unpack
 from traces.errors import TraceError
-from traces.program import Finding, Group, Program, Source, Trace
+from traces.program import Finding, Group, Op, Program, Source, Trace
 
 VERSION = 1
 FORMAT = "tracebed"
@@ -122,10 +122,11 @@ def read(path: Path) -> Trace:
     """Read a whole trace. Raises TraceError naming the file and the member that is wrong, and OSError."""
     with _open(path) as archive:
         header = _header(archive, path)
+        shared: dict[bytes, Op] = {}
         return Trace(
             world_size=header.world_size,
             groups=header.groups,
-            programs={rank: _program(archive, header, rank, path) for rank in sorted(header.ranks)},
+            programs={rank: _program(archive, header, rank, path, shared) for rank in sorted(header.ranks)},
             step_count=header.step_count,
             sources=header.sources,
             findings=header.findings,
@@ -141,7 +142,7 @@ def read_rank(path: Path, rank: int) -> Program:
         header = _header(archive, path)
         if rank not in header.ranks:
             raise TraceError(f"has no rank {rank}", file=path, mend=f"it has {sorted(header.ranks)}")
-        return _program(archive, header, rank, path)
+        return _program(archive, header, rank, path, {})
 
 
 def read_header(path: Path) -> Header:
@@ -232,7 +233,7 @@ def migrated(plain: dict[str, Any], target: int, migrations: Mapping[int, Migrat
     return plain
 
 
-def _program(archive: zipfile.ZipFile, header: Header, rank: int, path: Path) -> Program:
+def _program(archive: zipfile.ZipFile, header: Header, rank: int, path: Path, shared: dict[bytes, Op]) -> Program:
     sizes = header.ranks[rank]
     arrays = {
         name: _array(archive, f"ranks/{rank}/{name}.npy", path, dtype, sizes.splits if name == "splits" else sizes.ops)
@@ -240,7 +241,7 @@ def _program(archive: zipfile.ZipFile, header: Header, rank: int, path: Path) ->
     }
     splits = arrays.pop("splits")
     try:
-        return Program(rank, unpack(Columns(arrays, splits), header.strings))
+        return Program(rank, unpack(Columns(arrays, splits), header.strings, shared))
     except (IndexError, ValueError, KeyError) as error:
         raise TraceError(f"operations can't be read: {error}", file=path, place=f"ranks/{rank}") from error
 

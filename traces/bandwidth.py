@@ -7,9 +7,10 @@ time here runs from when the last rank began to when the last one ended.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from traces.families import Family
 from traces.meetings import Meeting
 from traces.program import CollectiveKind, Recv, Send, Trace, op_bytes
 
@@ -34,7 +35,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class OperationRow:
-    """All operations of one kind, group, type and size, or of all sizes for all_to_allv, where `bytes` is their mean.
+    """All operations of one kind, family of groups, type and size, or of all sizes for all_to_allv, `bytes` then being their mean.
 
     Bandwidths are in GB/s (1e9 bytes a second): all bytes by all time. None where nothing was timed.
     """
@@ -78,14 +79,14 @@ def operations(trace: Trace, met: list[Meeting], began: _Begins) -> Iterator[Ope
     yield from _messages(trace, began)
 
 
-def rows(trace: Trace, found: list[Operation]) -> tuple[OperationRow, ...]:
-    """`found` put together, group by group, largest first."""
-    names = {group.id: group.name for group in trace.groups}
-    alike: dict[tuple[int, str, str, float], list[Operation]] = defaultdict(list)
+def rows(kin: Sequence[Family], found: list[Operation]) -> tuple[OperationRow, ...]:
+    """`found` put together, family by family of groups, largest first."""
+    family_of = {group.id: (family.groups[0].id, family.name) for family in kin for group in family.groups}
+    alike: dict[tuple[tuple[int, str], str, str, float], list[Operation]] = defaultdict(list)
     for op in found:
         size = -1 if op.kind == "all_to_allv" else op.bytes
-        alike[op.group, op.kind, op.dtype, -size].append(op)
-    return tuple(_row(names.get(key[0], str(key[0])), mine) for key, mine in sorted(alike.items()))
+        alike[family_of.get(op.group, (op.group, str(op.group))), op.kind, op.dtype, -size].append(op)
+    return tuple(_row(key[0][1], mine) for key, mine in sorted(alike.items()))
 
 
 def _row(group: str, alike: list[Operation]) -> OperationRow:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +45,9 @@ COLUMNS: Mapping[str, str] = {
 _TYPES = (Compute, Collective, Send, Recv, Wait, StepMark)
 _KINDS = tuple(CollectiveKind)
 _DTYPES = tuple(DType)
+_ROW = struct.Struct("<BBiqBiiIIiiiqqq")  # COLUMNS, one behind the other
+_SEND_SPLITS = list(COLUMNS).index("send_splits")
+_PLAIN = struct.pack("<iiiqqq", 0, 0, -1, -1, -1, -1)  # how the row of an operation without splits or origin ends
 
 
 class Strings:
@@ -113,52 +117,55 @@ def _row(op: Op, strings: Strings) -> dict[str, int]:
     return row | called | own
 
 
-def unpack(columns: Columns, strings: Sequence[str]) -> tuple[Op, ...]:
-    """Turn columns back into operations. Raises IndexError or ValueError where a number points nowhere."""
-    splits: list[int] = columns.splits.tolist()
-    if any((columns.values[name] < 0).any() for name in ("send_splits", "recv_splits")):
-        raise ValueError("negative number of splits")
-    ops: list[Op] = []
+def unpack(columns: Columns, strings: Sequence[str], shared: dict[bytes, Op]) -> tuple[Op, ...]:
+    """Turn columns back into operations. Raises IndexError or ValueError where a number points nowhere.
+
+    `shared` holds what other ranks of the same file have: a job that nobody recorded says the same few operations over
+    and over, and each is made once.
+    """
+    _refuse_what_points_nowhere(columns)
+    rows = np.empty(columns.size, np.dtype(list(COLUMNS.items())))
+    for name in COLUMNS:
+        rows[name] = columns.values[name]
+    splits = columns.splits.tolist()
     taken = 0
-    lists = [values.tolist() for values in columns.values.values()]
-    for row in zip(*lists, strict=True):
-        cell = dict(zip(columns.values, row, strict=True))
-        sends, receives = cell["send_splits"], cell["recv_splits"]
-        if taken + sends + receives > len(splits):
-            raise ValueError("more splits than there are")
-        middle, end = taken + sends, taken + sends + receives
-        ops.append(_op(cell, strings, tuple(splits[taken:middle]), tuple(splits[middle:end]), len(ops)))
-        taken = end
+    ops: list[Op] = []
+    for row in rows.view(f"V{_ROW.size}").tolist():
+        op = shared.get(row)
+        if op is None:
+            cells = _ROW.unpack(row)
+            sends, receives = cells[_SEND_SPLITS], cells[_SEND_SPLITS + 1]
+            middle, end = taken + sends, taken + sends + receives
+            op = _op(cells, strings, tuple(splits[taken:middle]), tuple(splits[middle:end]))
+            taken = end
+            if row.endswith(_PLAIN):
+                shared[row] = op
+        ops.append(op)
     return tuple(ops)
 
 
-def _op(
-    cell: Mapping[str, int], strings: Sequence[str], sends: tuple[int, ...], receives: tuple[int, ...], index: int
-) -> Op:
-    origin = Origin(cell["source"], cell["event"], cell["start"], cell["end"])
-    value, name, dtype = cell["value"], strings[cell["name"]], _DTYPES[cell["dtype"]]
-    kind = _TYPES[cell["type"]]
-    if kind is Compute:
+def _refuse_what_points_nowhere(columns: Columns) -> None:
+    values = columns.values
+    if any((values[name] < 0).any() for name in ("send_splits", "recv_splits")):
+        raise ValueError("negative number of splits")
+    if values["send_splits"].sum() + values["recv_splits"].sum() > len(columns.splits):
+        raise ValueError("more splits than there are")
+    waits = np.flatnonzero(values["type"] == _TYPES.index(Wait))
+    targets = values["value"][waits]
+    for wrong in np.flatnonzero((targets < 0) | (targets >= waits))[:1]:
+        raise ValueError(f"operation {waits[wrong]} waits for operation {targets[wrong]}")
+
+
+def _op(cells: Sequence[int], strings: Sequence[str], sends: tuple[int, ...], receives: tuple[int, ...]) -> Op:
+    code, kind, group, value, dtype_code, peer, tag, reduce_op, name_entry, _, _, *recorded = cells
+    name, dtype, origin = strings[name_entry], _DTYPES[dtype_code], Origin(*recorded)
+    type_ = _TYPES[code]
+    if type_ is Compute:
         return Compute(value, name, origin)
-    if kind is StepMark:
+    if type_ is StepMark:
         return StepMark(value, origin)
-    if kind is Wait:
-        if not 0 <= value < index:
-            raise ValueError(f"operation {index} waits for operation {value}")
+    if type_ is Wait:
         return Wait(value, origin)
-    if kind is Collective:
-        return Collective(
-            kind=_KINDS[cell["kind"]],
-            group=cell["group"],
-            count=value,
-            dtype=dtype,
-            root=cell["peer"],
-            reduce_op=strings[cell["reduce_op"]],
-            send_splits=sends,
-            recv_splits=receives,
-            name=name,
-            origin=origin,
-        )
-    if kind is Send:
-        return Send(cell["peer"], value, dtype, cell["tag"], cell["group"], name, origin)
-    return Recv(cell["peer"], value, dtype, cell["tag"], cell["group"], name, origin)
+    if type_ is Collective:
+        return Collective(_KINDS[kind], group, value, dtype, peer, strings[reduce_op], sends, receives, name, origin)
+    return (Send if type_ is Send else Recv)(peer, value, dtype, tag, group, name, origin)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from traces import clocks, formats
 from traces.errors import TraceError
 from traces.files import Opened, open_all
-from traces.formats import flight_recorder, recorded
+from traces.formats import flight_recorder, kineto, perfetto, pytorch_et, recorded
 from traces.peers import resolved
-from traces.program import Collective, Finding, Group, Program, Recv, Send, Source, StepMark, Trace
-from traces.pytorch.calls import UNKNOWN, Call
-from traces.recording import Recording
+from traces.program import UNROOTED, Collective, Finding, Group, Program, Recv, Send, Source, StepMark, Trace
+from traces.pytorch.calls import MAX_RANKS, UNKNOWN, Call
+from traces.recording import GroupInfo, Recording
 from traces.timeline import program, untimed
 
 STARTED = "started_ns"
@@ -33,6 +33,7 @@ class _Rank:
     calls: tuple[Call, ...]
     timed: Recording | None
     recordings: tuple[Recording, ...]
+    findings: tuple[Finding, ...] = ()
 
 
 def import_files(
@@ -50,6 +51,9 @@ def import_files(
     sources: list[Source] = []
     findings: list[Finding] = []
     for stream in open_all(paths):
+        if perfetto.is_drawn(stream.head):
+            text = "was drawn by `tracebed export --to perfetto`: it is to look at, no recording"
+            raise TraceError(text, file=stream.name, mend="use the .trace that it was drawn from")
         known = formats.choose(stream.head, format_name)
         if (
             known is not None
@@ -84,11 +88,18 @@ def import_files(
     world_size = max(told, max(ranks) + 1)
     if told == UNKNOWN:
         findings.append(Finding("assumed-world-size", f"no file says how many ranks there are; {world_size} it is"))
-    groups = _groups(recordings, world_size)
+    if world_size > MAX_RANKS:
+        files = ", ".join(recording.file for recording in recordings)
+        raise TraceError(f"{world_size} ranks; no job has more than {MAX_RANKS}", file=files)
+    called, said = _called(ranks, {group.name for r in recordings for group in r.groups}, world_size)
+    findings += said
+    groups = _groups(recordings, called, world_size)
     programs: dict[int, Program] = {}
     for rank, joined in ranks.items():
         calls, said = _renamed(joined.calls, groups, world_size, joined.recordings[0].file)
         findings += [replace(finding, rank=rank) for finding in said]
+        said_of_files = [finding for recording in joined.recordings for finding in recording.findings]
+        findings += [replace(finding, rank=rank) for finding in (*joined.findings, *said_of_files)]
         source = recordings.index(joined.timed or joined.recordings[0])
         if joined.timed is not None and joined.timed.timeline is not None:
             programs[rank], said = program(joined.timed.timeline(calls), rank, groups, source=source)
@@ -145,11 +156,20 @@ def _ranks_of(recordings: Sequence[Recording]) -> list[int]:
             found.append(min(same_process))
         elif named is not None:
             found.append(named)
+        elif (caller := _caller(recording)) is not None:
+            found.append(caller)
         elif len(recordings) == 1:
             found.append(0)
         else:
             raise TraceError("which rank this is can't be told", file=recording.file, mend="name it rank-N.json")
     return found
+
+
+def _caller(recording: Recording) -> int | None:
+    """The caller's rank in the group that all its calls are of, which `_renamed` takes as the one of all ranks."""
+    groups = {call.group for call in recording.calls if call.kind != "wait" and call.group_size != 1}
+    called = {c.root for c in recording.calls if c.kind in UNROOTED and c.group_size != 1 and c.root != UNKNOWN}
+    return min(called) if len(groups) == 1 and len(called) == 1 else None
 
 
 def _rank_in_name(file: str) -> int | None:
@@ -162,25 +182,33 @@ def _rank_in_name(file: str) -> int | None:
 def _join(recordings: Sequence[Recording], ranks_of: Sequence[int]) -> dict[int, _Rank]:
     by_rank: dict[int, list[Recording]] = {}
     for recording, rank in zip(recordings, ranks_of, strict=True):
-        others = by_rank.setdefault(rank, [])
-        for other in others:
-            if other.format == recording.format:
-                raise TraceError(f"rank {rank} is given twice, also by {other.file}", file=recording.file)
-        others.append(recording)
+        by_rank.setdefault(rank, []).append(recording)
     joined = {}
-    for rank, mine in sorted(by_rank.items()):
+    for rank, given in sorted(by_rank.items()):
         # What a flight recorder keeps, each of the others has in full, and no ids join it to them.
-        mine = [recording for recording in mine if recording.format != flight_recorder.NAME] or mine
+        mine = [recording for recording in given if recording.format != flight_recorder.NAME] or given
+        _once(rank, mine)
         timed = next((recording for recording in sorted(mine, key=_precision) if recording.timeline is not None), None)
         described = next((recording for recording in mine if recording is not timed), None)
         calls = _described(timed, described) if timed and described else mine[0].calls
-        joined[rank] = _Rank(rank, calls, timed, tuple(mine))
+        text = "flight recorder dumps were left out: other recordings of the rank hold what they keep"
+        said = (Finding("skipped-file", text, "info"),) if len(mine) < len(given) else ()
+        joined[rank] = _Rank(rank, calls, timed, tuple(mine), said)
     return joined
 
 
-def _precision(recording: Recording) -> bool:
-    """Kineto first: it saw what ran on the GPU, our own recorder only what the host asked for."""
-    return recording.format == recorded.NAME
+def _once(rank: int, mine: Sequence[Recording]) -> None:
+    by_format: dict[str, Recording] = {}
+    for recording in mine:
+        other = by_format.setdefault(recording.format, recording)
+        if other is not recording:
+            raise TraceError(f"rank {rank} is given twice, also by {other.file}", file=recording.file)
+
+
+def _precision(recording: Recording) -> int:
+    """Kineto first: it saw what ran on the GPU, and when the host launched it, which a linked trace lost; our own
+    recorder saw only what the host asked for."""
+    return (kineto.NAME, pytorch_et.NAME, flight_recorder.NAME, recorded.NAME).index(recording.format)
 
 
 def _described(timed: Recording, described: Recording) -> tuple[Call, ...]:
@@ -233,9 +261,26 @@ def _group_sizes(recordings: Sequence[Recording]) -> list[int]:
     return called + [max(group.ranks, default=-1) + 1 for recording in recordings for group in recording.groups]
 
 
-def _groups(recordings: Sequence[Recording], world_size: int) -> dict[str, Group]:
+def _called(
+    ranks: Mapping[int, _Rank], listed: Set[str], world_size: int
+) -> tuple[list[GroupInfo], tuple[Finding, ...]]:
+    """Groups of which flight recorders keep the name only: with all ranks' dumps, they are of the ranks that call them."""
+    callers: dict[str, list[int]] = {}
+    if set(ranks) == set(range(world_size)):
+        for rank, joined in ranks.items():
+            if joined.recordings[0].format == flight_recorder.NAME:
+                for name in {call.group for call in joined.calls} - listed - {_WORLD}:
+                    callers.setdefault(name, []).append(rank)
+    text = "no dump lists the ranks of its process groups; they were taken to be of the ranks that call them"
+    return (
+        [GroupInfo(name, "", tuple(callers[name])) for name in sorted(callers)],
+        (Finding("assumed-group", text, "info"),) if callers else (),
+    )
+
+
+def _groups(recordings: Sequence[Recording], called: Sequence[GroupInfo], world_size: int) -> dict[str, Group]:
     """The job's groups by recorded name, each a lane of its own; the world also under _WORLD."""
-    listed: dict[str, Group] = {}
+    listed = {info.name: Group(n, info.name, info.ranks, n, info.description) for n, info in enumerate(called)}
     for recording in recordings:
         for info in recording.groups:
             known = listed.get(info.name)
@@ -256,14 +301,17 @@ def _renamed(
     calls: tuple[Call, ...], groups: Mapping[str, Group], world_size: int, file: str
 ) -> tuple[tuple[Call, ...], tuple[Finding, ...]]:
     """Calls with names of known groups; execution traces before 1.0.3 name a group by a pointer of that process."""
-    unknown = {c.group: c.group_size for c in calls if c.kind != "wait" and c.group and c.group not in groups}
+    unknown: dict[str, int] = {}
+    for call in calls:
+        if call.kind != "wait" and call.group and call.group not in groups:
+            unknown[call.group] = max(call.group_size, unknown.get(call.group, UNKNOWN))
     names: dict[str, str] = {}
     for name, size in unknown.items():
         if size == world_size or (size == UNKNOWN and len(unknown) == 1):
             names[name] = _WORLD
         elif size != 1:
             text = f"no file says which ranks are in process group {name!r}"
-            raise TraceError(text, file=file, mend="record with torch 2.2 or newer")
+            raise TraceError(text, file=file, mend="import the files of all ranks, or record with torch 2.2 or newer")
     text = "process groups that are named by a pointer were taken to be the one of all ranks"
     return (
         tuple(replace(call, group=names.get(call.group, call.group)) for call in calls),

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from traces.program import Collective, CollectiveKind, Program, Recv, Send, op_bytes
+from traces.program import Collective, CollectiveKind, Communication, Program, op_bytes
 
 _Shape = tuple[CollectiveKind, int]
 
@@ -69,7 +69,7 @@ def begins(program: Program, lane_of: Mapping[int, int]) -> dict[int, int]:
     free: dict[int, int] = {}
     found = {}
     for index, op in enumerate(program.ops):
-        if isinstance(op, Collective | Send | Recv) and 0 <= op.origin.start_ns <= op.origin.end_ns:
+        if isinstance(op, Communication) and 0 <= op.origin.start_ns <= op.origin.end_ns:
             start, end = op.origin.start_ns, op.origin.end_ns
             if isinstance(op, Collective):
                 lane = lane_of.get(op.group, -1 - op.group)

@@ -10,7 +10,7 @@ from traces.clock_fit import Clock
 from traces.errors import TraceError
 from traces.importer import STARTED
 from traces.peers import resolved
-from traces.program import Collective, Group, Op, Origin, Program, Recv, Send, Trace
+from traces.program import Communication, Group, Op, Origin, Program, Trace
 
 
 def merged(traces: Sequence[Trace]) -> Trace:
@@ -68,6 +68,6 @@ def merged(traces: Sequence[Trace]) -> Trace:
 def _moved(op: Op, ids: dict[int, int], sources: int) -> Op:
     at = op.origin
     origin = Origin(at.source + sources, at.event, at.start_ns, at.end_ns) if at.source >= 0 else at
-    if isinstance(op, Collective | Send | Recv):
+    if isinstance(op, Communication):
         return replace(op, group=ids[op.group], origin=origin)
     return replace(op, origin=origin)

@@ -33,6 +33,7 @@ class CollectiveKind(StrEnum):
 
 
 ROOTED = frozenset({CollectiveKind.BROADCAST, CollectiveKind.REDUCE, CollectiveKind.GATHER, CollectiveKind.SCATTER})
+UNROOTED = frozenset(CollectiveKind) - ROOTED
 
 
 class DType(StrEnum):

@@ -47,7 +47,7 @@ class Recording:
     """One file of one rank. `rank`, `world_size` and `pid` are UNKNOWN where the format does not tell.
 
     `timeline`, where the format has times, places calls in time; it takes this recording's `calls`, one for one, as
-    they are known after other files of the rank have added to them.
+    they are known after other files of the rank have added to them. `findings` hold whether its times are used or not.
     """
 
     file: str
@@ -58,4 +58,5 @@ class Recording:
     host: str = ""
     groups: tuple[GroupInfo, ...] = ()
     calls: tuple[Call, ...] = ()
+    findings: tuple[Finding, ...] = ()
     timeline: Callable[[tuple[Call, ...]], Timeline] | None = None

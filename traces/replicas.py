@@ -13,7 +13,7 @@ from itertools import zip_longest
 
 from traces.checks.said import name, ranges
 from traces.errors import TraceError
-from traces.program import Collective, CollectiveKind, Communication, Group, Recv, Send, Trace
+from traces.program import CollectiveKind, Communication, Group, Trace
 
 _MEND = "--along names a group whose ranks each belong to another replica of the model"
 
@@ -71,7 +71,7 @@ def _used(trace: Trace) -> list[Group]:
 
 
 def _calls(trace: Trace, rank: int) -> Iterator[Communication]:
-    return (op for op in trace.programs[rank].ops if isinstance(op, Collective | Send | Recv))
+    return (op for op in trace.programs[rank].ops if isinstance(op, Communication))
 
 
 class _Sides:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from traces.bandwidth import Operation, OperationRow, operations, rows
+from traces.families import Family, families
 from traces.meetings import Meeting, begins, meetings
-from traces.program import Collective, Compute, Program, Recv, Send, StepMark, Trace, Wait, op_bytes
+from traces.program import Communication, Compute, Program, StepMark, Trace, Wait, op_bytes
 from traces.steps import recorded_step_ns
 
 
@@ -32,7 +33,7 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """One process group: how many collectives and messages it had, their bytes as nccl-tests count, and all their time."""
+    """One process group, or several alike: how many collectives and messages, their bytes as nccl-tests count, all their time."""
 
     name: str
     description: str
@@ -77,14 +78,14 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class _Arrivals:
-    """When each rank came to one collective that all saw, and in which step that was for the first of them."""
+    """Collectives that all ranks saw: by step (of the lowest rank), how much later than the first the last one came; by
+    rank, how much later than the first it came to each; and to how many it came last.
+    """
 
-    at_ns: Mapping[int, int]
-    step: int
-
-    @property
-    def skew_ns(self) -> int:
-        return max(self.at_ns.values()) - min(self.at_ns.values())
+    skews_ns: Mapping[int, list[int]]
+    late_ns: Mapping[int, list[int]]
+    last: Mapping[int, int]
+    collectives: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,34 +97,43 @@ class _Spent:
     communication_ns: int | None
 
 
-def summarise(trace: Trace) -> Summary:
-    """Count and add up `trace`."""
+def summarise(trace: Trace, *, together: bool = False) -> Summary:
+    """Count and add up `trace`; `together`: groups that are alike as one, with the sums of all."""
     lane_of = {group.id: group.lane for group in trace.groups}
     began = {rank: begins(program, lane_of) for rank, program in trace.programs.items()}
     met = meetings(trace.programs)
     arrivals = _arrivals(trace, met, began)
     found = list(operations(trace, met, began))
+    kin = _kin(trace, found) if together else tuple(Family((group,)) for group in trace.groups)
     spent = {rank: _spent(program)[: trace.step_count] for rank, program in sorted(trace.programs.items())}
     return Summary(
         world_size=trace.world_size,
         steps=_steps(trace, spent, arrivals),
-        operations=rows(trace, found),
-        groups=_groups(trace, found),
+        operations=rows(kin, found),
+        groups=_groups(kin, found),
         ranks=tuple(_rank(trace, rank, spent[rank], arrivals) for rank in spent),
-        collectives=len(arrivals),
+        collectives=arrivals.collectives,
     )
 
 
-def _arrivals(trace: Trace, met: list[Meeting], began: Mapping[int, Mapping[int, int]]) -> list[_Arrivals]:
+def _arrivals(trace: Trace, met: list[Meeting], began: Mapping[int, Mapping[int, int]]) -> _Arrivals:
     sizes = {group.id: len(group.ranks) for group in trace.groups}
     marks = {rank: _steps_before(program) for rank, program in trace.programs.items()}
-    found = []
+    skews: dict[int, list[int]] = defaultdict(list)
+    late: dict[int, list[int]] = defaultdict(list)
+    last: Counter[int] = Counter()
+    collectives = 0
     for meeting in met:
         at = {rank: began[rank][index] for rank, (index, _) in meeting.parts.items() if index in began[rank]}
-        if len(at) == sizes.get(meeting.group) and len(at) > 1:
-            rank = min(at)
-            found.append(_Arrivals(at, marks[rank][meeting.parts[rank][0]]))
-    return found
+        if len(at) != sizes.get(meeting.group) or len(at) < 2:
+            continue
+        collectives += 1
+        first_ns, last_ns, lowest = min(at.values()), max(at.values()), min(at)
+        skews[marks[lowest][meeting.parts[lowest][0]]].append(last_ns - first_ns)
+        for rank, moment in at.items():
+            late[rank].append(moment - first_ns)
+            last[rank] += moment == last_ns
+    return _Arrivals(skews, late, last, collectives)
 
 
 def _steps_before(program: Program) -> list[int]:
@@ -148,7 +158,7 @@ def _spent(program: Program) -> list[_Spent]:
         elif isinstance(op, Wait):
             has_times = has_times and start >= 0
             waited += end - start
-        elif isinstance(op, Collective | Send | Recv):
+        elif isinstance(op, Communication):
             spans.append((start, end))
         else:
             found.append(_Spent(compute, waited if has_times else None, _covered(spans) if has_times else None))
@@ -166,7 +176,7 @@ def _covered(spans: list[tuple[int, int]]) -> int:
     return total
 
 
-def _steps(trace: Trace, spent: Mapping[int, list[_Spent]], arrivals: list[_Arrivals]) -> tuple[StepRow, ...]:
+def _steps(trace: Trace, spent: Mapping[int, list[_Spent]], arrivals: _Arrivals) -> tuple[StepRow, ...]:
     recorded = recorded_step_ns(trace)
     numbers = [op.step for op in next(iter(trace.programs.values())).ops if isinstance(op, StepMark)] if spent else []
     found = []
@@ -183,7 +193,7 @@ def _steps(trace: Trace, spent: Mapping[int, list[_Spent]], arrivals: list[_Arri
                 exposed_ns=exposed,
                 communication_ns=communication,
                 overlap=hidden,
-                skew_ns=_mean([each.skew_ns for each in arrivals if each.step == step]),
+                skew_ns=_mean(arrivals.skews_ns.get(step, [])),
             )
         )
     return tuple(found)
@@ -194,24 +204,34 @@ def _mean(numbers: list[int] | list[int | None]) -> float | None:
     return sum(known) / len(known) if known and len(known) == len(numbers) else None
 
 
-def _groups(trace: Trace, found: list[Operation]) -> tuple[GroupRow, ...]:
+def _kin(trace: Trace, found: list[Operation]) -> tuple[Family, ...]:
+    kinds: dict[int, set[str]] = defaultdict(set)
+    for op in found:
+        kinds[op.group].add(op.kind)
+    return families(trace.groups, {group: frozenset(said) for group, said in kinds.items()})
+
+
+def _groups(kin: tuple[Family, ...], found: list[Operation]) -> tuple[GroupRow, ...]:
+    by_group: dict[int, list[Operation]] = defaultdict(list)
+    for op in found:
+        by_group[op.group].append(op)
     used = []
-    for group in trace.groups:
-        mine = [op for op in found if op.group == group.id]
+    for family in kin:
+        mine = [op for group in family.groups for op in by_group[group.id]]
         times = [op.time_ns for op in mine if op.time_ns is not None]
         messages = sum(op.kind == "send" for op in mine)
         total, time = sum(op.bytes for op in mine), sum(times) if times else None
-        used.append(GroupRow(group.name, group.description, group.ranks, len(mine) - messages, messages, total, time))
+        description = family.groups[0].description
+        used.append(GroupRow(family.name, description, family.ranks, len(mine) - messages, messages, total, time))
     return tuple(used)
 
 
-def _rank(trace: Trace, rank: int, spent: list[_Spent], arrivals: list[_Arrivals]) -> RankRow:
-    calls = [op for op in trace.programs[rank].ops if isinstance(op, Collective | Send | Recv)]
+def _rank(trace: Trace, rank: int, spent: list[_Spent], arrivals: _Arrivals) -> RankRow:
+    calls = [op for op in trace.programs[rank].ops if isinstance(op, Communication)]
     compute = tuple(step.compute_ns for step in spent)
     waits = [step.waited_ns for step in spent if step.waited_ns is not None]
     waited = sum(waits) if len(waits) == len(spent) else None
     busy = sum(compute) + (waited or 0)
-    seen = Counter(each.at_ns[rank] == max(each.at_ns.values()) for each in arrivals if rank in each.at_ns)
     return RankRow(
         rank=rank,
         host=trace.hosts.get(rank, ""),
@@ -220,7 +240,7 @@ def _rank(trace: Trace, rank: int, spent: list[_Spent], arrivals: list[_Arrivals
         compute_ns=compute,
         waited_ns=waited,
         exposed=waited / busy if waited is not None and busy else None,
-        late_ns=_mean([each.at_ns[rank] - min(each.at_ns.values()) for each in arrivals if rank in each.at_ns]),
-        last=seen[True],
+        late_ns=_mean(arrivals.late_ns.get(rank, [])),
+        last=arrivals.last.get(rank, 0),
         clock_residual_ns=trace.clock_residual_ns.get(rank, 0),
     )

@@ -127,6 +127,7 @@ _SAID: Mapping[str, tuple[str, Severity, bool]] = {
     "no-timestamps": ("operations were recorded without times: there is no compute between them", "warning", True),
     "assumed-root": ("operations have no recorded root; the group's first rank was taken", "info", True),
     "no-sizes": ("operations have no recorded kind or size", "error", False),
+    "cut-list": ("operations have lists that the recorder cut; splits were taken as equal", "warning", True),
 }
 
 
@@ -143,6 +144,7 @@ def _lacks(calls: Sequence[Call]) -> dict[str, int]:
     return {
         "assumed-root": sum(call.kind in ROOTED and call.root == UNKNOWN for call in calls),
         "no-sizes": sum(not call.has_size for call in calls),
+        "cut-list": sum(call.is_cut for call in calls),
     }
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
+
+from replay.cli.written import say
 
 
 @click.command("import", no_args_is_help=True)
@@ -41,23 +42,5 @@ def command(files: tuple[Path, ...], output: Path, format_name: str | None, as_j
     made_with = {"tracebed": version("tracebed")}
     trace = import_files(files, format_name=format_name, provenance=made_with)
     archive.write(trace, output)
-    if as_json:
-        findings = [
-            {"code": f.code, "rank": f.rank, "message": f.message, "severity": f.severity} for f in trace.findings
-        ]
-        click.echo(
-            json.dumps(
-                {
-                    "trace": str(output),
-                    "hash": archive.trace_hash(output),
-                    "world_size": trace.world_size,
-                    "ranks": sorted(trace.programs),
-                    "steps": trace.step_count,
-                    "findings": findings,
-                }
-            )
-        )
-        return 0
-    ranks = f"{len(trace.programs)} of {trace.world_size} ranks"
-    click.echo(f"{output}: {ranks}, {trace.step_count} steps, {len(trace.findings)} findings (tracebed check {output})")
+    say(trace, output, as_json=as_json)
     return 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import statistics
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,13 +16,18 @@ if TYPE_CHECKING:
     from traces.program import Trace
     from traces.summary import Summary
 
-_MOST_ROWS = 40  # of steps, ranks and groups; --json has all
+_MOST_ROWS = 40  # of operations, groups and ranks
+_MOST_STEPS = 20
+
+# A table's title, the headings of its words and of its numbers, and its rows.
+_Sheet = tuple[str, Sequence[str], Sequence[str], Sequence[Sequence[str]]]
 
 
 @click.command("info", no_args_is_help=True)
 @click.argument("trace", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(trace: Path, as_json: bool) -> int:
+@click.option("--all", "show_all", is_flag=True, help="Show every step, group and rank.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, of every step, group and rank.")
+def command(trace: Path, show_all: bool, as_json: bool) -> int:
     """Say what TRACE holds: its steps, its collectives with their bandwidths, its groups, and each rank.
 
     Sizes and bandwidths are those of nccl-tests. A collective's time runs from when the last rank came to when the last
@@ -29,15 +36,18 @@ def command(trace: Path, as_json: bool) -> int:
     exposed: how long a rank stopped for communication. overlap: the part of communication in which it did not.
     skew, late: how much later than the first rank the last one, or this one, came to a collective, on average.
 
+    Groups that are alike are one row, with the sums of all; of more than 20 steps least, median and most are shown.
+
     \b
     Example:
       tracebed info resnet50.trace
+      tracebed info resnet50.trace --all
     """
     from traces import archive
     from traces.summary import summarise
 
     loaded = archive.read(trace)
-    summary = summarise(loaded)
+    summary = summarise(loaded, together=not (as_json or show_all))
     if as_json:
         import msgspec
 
@@ -48,20 +58,22 @@ def command(trace: Path, as_json: bool) -> int:
         }
         click.echo(msgspec.json.encode(said).decode())
         return 0
-    _show(trace, loaded, summary)
+    _show(trace, loaded, summary, show_all)
     return 0
 
 
-def _show(path: Path, trace: Trace, summary: Summary) -> None:
+def _show(path: Path, trace: Trace, summary: Summary, show_all: bool) -> None:
     from rich.console import Console
 
     console = Console()
     click.echo(
         f"{path}: {len(summary.ranks)} of {summary.world_size} ranks, steps: {len(summary.steps)}, "
-        f"groups: {len(summary.groups)}"
+        f"groups: {len(trace.groups)}"
     )
-    for table in (_steps(summary), _operations(summary), _groups(summary), _ranks(summary)):
-        console.print(table)
+    most_rows, most_steps = (sys.maxsize, sys.maxsize) if show_all else (_MOST_ROWS, _MOST_STEPS)
+    tables = (_steps(summary, most_steps), _operations(summary), _groups(summary), _ranks(summary))
+    for title, words, numbers, rows in tables:
+        console.print(_table(title, words, numbers, rows, most_rows))
         click.echo()
     late = max(summary.ranks, key=lambda rank: rank.late_ns or 0, default=None)
     if late is not None and late.late_ns:
@@ -71,22 +83,23 @@ def _show(path: Path, trace: Trace, summary: Summary) -> None:
         )
 
 
-def _steps(summary: Summary) -> Table:
-    rows = [
-        (
-            str(row.step),
-            _ms(row.recorded_ns),
-            _ms(row.compute_ns),
-            _ms(row.exposed_ns),
-            _percent(row.overlap),
-            _ms(row.skew_ns),
-        )
-        for row in summary.steps
+def _steps(summary: Summary, most: int) -> _Sheet:
+    title, names = "steps, ms", [str(row.step) for row in summary.steps]
+    found: list[Sequence[float | None]] = [
+        (row.recorded_ns, row.compute_ns, row.exposed_ns, row.overlap, row.skew_ns) for row in summary.steps
     ]
-    return _table("steps, ms", ("step",), ("recorded", "compute", "exposed", "overlap", "skew"), rows)
+    if len(found) > most:
+        title, names = f"{len(found)} steps, ms (--all shows each)", ["min", "median", "max"]
+        known = [[value for value in column if value is not None] for column in zip(*found, strict=True)]
+        found = [[of(values) if values else None for values in known] for of in (min, statistics.median, max)]
+    rows = [
+        (name, _ms(recorded), _ms(compute), _ms(exposed), _percent(overlap), _ms(skew))
+        for name, (recorded, compute, exposed, overlap, skew) in zip(names, found, strict=True)
+    ]
+    return title, ("step",), ("recorded", "compute", "exposed", "overlap", "skew"), rows
 
 
-def _operations(summary: Summary) -> Table:
+def _operations(summary: Summary) -> _Sheet:
     rows = [
         (
             row.group,
@@ -100,10 +113,10 @@ def _operations(summary: Summary) -> Table:
         for row in summary.operations
     ]
     numbers = ("bytes", "count", "min", "avg", "max", "algbw", "busbw")
-    return _table("operations, us and GB/s", ("group", "operation", "type"), numbers, rows)
+    return "operations, us and GB/s", ("group", "operation", "type"), numbers, rows
 
 
-def _groups(summary: Summary) -> Table:
+def _groups(summary: Summary) -> _Sheet:
     from traces.checks.said import ranges
 
     rows = [
@@ -118,10 +131,10 @@ def _groups(summary: Summary) -> Table:
         )
         for row in summary.groups
     ]
-    return _table("groups", ("group", "for", "ranks"), ("collectives", "messages", "MB", "ms"), rows)
+    return "groups", ("group", "for", "ranks"), ("collectives", "messages", "MB", "ms"), rows
 
 
-def _ranks(summary: Summary) -> Table:
+def _ranks(summary: Summary) -> _Sheet:
     steps = max(len(summary.steps), 1)
     rows = [
         (
@@ -138,10 +151,10 @@ def _ranks(summary: Summary) -> Table:
         for row in summary.ranks
     ]
     numbers = ("ops", "MB", "compute", "waited", "exposed", "late", "last")
-    return _table("ranks (compute, waited: ms a step; late: ms)", ("rank", "host"), numbers, rows)
+    return "ranks (compute, waited: ms a step; late: ms)", ("rank", "host"), numbers, rows
 
 
-def _table(title: str, words: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+def _table(title: str, words: Sequence[str], numbers: Sequence[str], rows: Sequence[Sequence[str]], most: int) -> Table:
     from rich import box
     from rich.table import Table
 
@@ -150,11 +163,10 @@ def _table(title: str, words: Sequence[str], numbers: Sequence[str], rows: Itera
         table.add_column(heading, overflow="fold", no_wrap=heading == "operation")
     for heading in numbers:
         table.add_column(heading, justify="right", no_wrap=True)
-    every = list(rows)
-    for row in every[:_MOST_ROWS]:
+    for row in rows[:most]:
         table.add_row(*row)
-    if len(every) > _MOST_ROWS:
-        table.caption = f"and {len(every) - _MOST_ROWS} more (--json has all)"
+    if len(rows) > most:
+        table.caption = f"and {len(rows) - most} more (--all shows them)"
     return table
 
 

@@ -6,13 +6,16 @@ from pathlib import Path
 
 import click
 
+from replay.cli.written import say
+
 
 @click.command("merge", no_args_is_help=True)
 @click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The .trace to write."
 )
-def command(traces: tuple[Path, ...], output: Path) -> int:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(traces: tuple[Path, ...], output: Path, as_json: bool) -> int:
     """Join TRACES, which hold different ranks of one job, as `tracebed record` wrote them on several machines.
 
     The machines' clocks are aligned by when collectives end.
@@ -26,6 +29,5 @@ def command(traces: tuple[Path, ...], output: Path) -> int:
 
     trace = merged([archive.read(path) for path in traces])
     archive.write(trace, output)
-    ranks = f"{len(trace.programs)} of {trace.world_size} ranks"
-    click.echo(f"{output}: {ranks}, {trace.step_count} steps, {len(trace.findings)} findings (tracebed check {output})")
+    say(trace, output, as_json=as_json)
     return 0

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from replay.cli.written import say
+
 
 class _Steps(click.ParamType[tuple[int, int]]):
     """A:B, from 0."""
@@ -27,8 +29,11 @@ class _Steps(click.ParamType[tuple[int, int]]):
 )
 @click.option("--steps", "window", type=_Steps(), help="Only the steps from A up to but not including B, from 0.")
 @click.option("--warmup", type=click.IntRange(0), help="Leave out the first N steps. [default: 1; with --steps 0]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON behind what the job prints.")
 @click.argument("command_line", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
-def command(output: Path, window: tuple[int, int] | None, warmup: int | None, command_line: tuple[str, ...]) -> int:
+def command(
+    output: Path, window: tuple[int, int] | None, warmup: int | None, as_json: bool, command_line: tuple[str, ...]
+) -> int:
     """Run COMMAND and record what its ranks communicate through torch.distributed, mpi4py or Horovod, step by step.
 
     COMMAND is started as it is: torchrun, mpirun, srun or Python itself. Nothing is installed in its environment, which needs
@@ -45,6 +50,7 @@ def command(output: Path, window: tuple[int, int] | None, warmup: int | None, co
     import os
     import shutil
     import tempfile
+    from dataclasses import asdict
     from importlib.metadata import version
 
     from traces import archive
@@ -72,11 +78,8 @@ def command(output: Path, window: tuple[int, int] | None, warmup: int | None, co
         raise
     cost = overhead(folder)
     shutil.rmtree(folder)
-    click.echo(
-        f"{output}: {ended}{len(trace.programs)} of {trace.world_size} ranks, {trace.step_count} steps, "
-        f"{len(trace.findings)} findings (tracebed check {output})"
-    )
-    if cost.operations:
+    say(trace, output, as_json=as_json, note=ended, more={"status": status, "overhead": asdict(cost)})
+    if cost.operations and not as_json:
         each, share = cost.spent_ns / cost.operations / 1e3, 100 * cost.spent_ns / cost.elapsed_ns
         click.echo(
             f"recording took {each:.0f} us an operation, {share:.2f}% of the steps' time (the rank with the most)"

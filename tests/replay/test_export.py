@@ -202,6 +202,24 @@ def test_a_count_that_smpi_can_not_hold() -> None:
         export(job, "smpi-ti")
 
 
+@pytest.mark.parametrize("op", [reduce(1 << 61), Collective(CollectiveKind.ALL_GATHER, 0, 1 << 40), Send(1, 1 << 61)])
+def test_an_operation_that_no_job_has_is_refused_before_it_is_cut_into_messages(op: Collective | Send) -> None:
+    other = Recv(0, op.count) if isinstance(op, Send) else op
+    job = trace([op, Wait(0), StepMark(0)], [other, Wait(0), StepMark(0)], world_size=2)
+
+    moved = op.count * {"all_reduce": 4, "all_gather": 2}.get(getattr(op, "kind", ""), 1)
+    with pytest.raises(TraceError, match=f"rank 0, op 0: .* of {moved} bytes is more than 1048576 messages"):
+        export(job, "goal")
+
+
+def test_more_messages_than_a_file_can_have() -> None:
+    """Each of 120 operations is of some 40,000 messages at a rank, in schedules that are shared."""
+    ops: list[Op] = [op for number in range(120) for op in sync(reduce(20_000 << 18), 2 * number)]
+
+    with pytest.raises(TraceError, match=r"more than 4194304 messages \(write fewer steps or ranks: tracebed scale\)"):
+        export(trace([*ops, StepMark(0)], [*ops, StepMark(0)]), "goal")
+
+
 @pytest.mark.parametrize("name", ["goal", "chakra", "smpi-ti"])
 def test_what_ranks_do_not_agree_on_is_not_written(name: str) -> None:
     with pytest.raises(TraceError, match="rank 1 has no operation to match it"):

@@ -64,6 +64,16 @@ def rings(ranks: int, nbytes: int, steps: int, first_seq: int = 100) -> Job:
     return job
 
 
+def headers(pcap: bytes, most: int = 54) -> bytes:
+    """The packets of a little-endian pcap with no more than so many bytes kept: with 54, Ethernet, IPv4 and TCP."""
+    cut, at = pcap[:24], 24
+    while at < len(pcap):
+        seconds, us, kept, length = struct.unpack_from("<IIII", pcap, at)
+        cut += struct.pack("<IIII", seconds, us, min(kept, most), length) + pcap[at + 16 : at + 16 + min(kept, most)]
+        at += 16 + kept
+    return cut
+
+
 def as_pcapng(pcap: bytes) -> bytes:
     """The packets of a little-endian pcap of Ethernet with stamps in us, with headers only."""
     blocks = [_block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1)), _block(1, struct.pack("<HHI", 1, 0, 64))]

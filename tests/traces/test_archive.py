@@ -30,6 +30,7 @@ from traces.program import (
     Source,
     StepMark,
     Trace,
+    Wait,
 )
 
 SAMPLE = ROOT / "traces" / "samples" / "resnet50-ddp.trace"
@@ -67,6 +68,27 @@ def test_what_is_written_is_read(written: Path) -> None:
     assert archive.read_rank(written, 1) == everything().programs[1]
     assert archive.read_header(written).world_size == 2
     assert [path.name for path in written.parent.iterdir()] == ["job.trace"]
+
+
+def test_what_ranks_say_alike_is_made_once(tmp_path: Path) -> None:
+    alike, recorded = (Compute(5), Wait(1)), Compute(5, origin=Origin(0, 1, 2, 3))
+    ranks = (
+        (exchange([1, 2], [1, 3]), exchange([1, 2], [2, 2]), *alike, recorded, *alike),
+        (recorded, exchange([3, 4], [2, 4]), *alike),
+    )
+    archive.write(trace(*ranks), tmp_path / "job.trace")
+    first, second = (program.ops for program in archive.read(tmp_path / "job.trace").programs.values())
+
+    assert (first, second) == ranks
+    assert all(one is other is third for one, other, third in zip(first[2:4], first[5:7], second[2:4], strict=True))
+
+
+def test_a_wait_that_is_right_at_one_rank_is_refused_where_it_is_not(tmp_path: Path) -> None:
+    start, wait = Collective(CollectiveKind.BARRIER, 0, 0), Wait(1)
+    archive.write(trace((start, start, wait), (start, wait, start)), tmp_path / "bad.trace")
+
+    with pytest.raises(TraceError, match="ranks/1: operations can't be read: operation 1 waits for operation 1"):
+        archive.read(tmp_path / "bad.trace")
 
 
 def test_the_same_trace_is_the_same_bytes(written: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.traces.build import reduce, sync, trace
 from tests.traces.recordings import all_reduce, gloo, kineto, span, step, write_job
 from traces import archive
 from traces.formats import FORMATS
-from traces.program import Finding, StepMark
+from traces.program import Compute, Finding, StepMark
 
 SAMPLE = ROOT / "traces" / "samples" / "resnet50-ddp.trace"
 EVENTS = [
@@ -73,6 +73,26 @@ def test_tables_for_people(capsys: Capture) -> None:
     assert "all_reduce" in capsys.readouterr().out
     assert tracebed("check", SAMPLE) == 0
     assert "can be replayed" in capsys.readouterr().out
+
+
+def test_many_steps_and_groups_are_summed_up_unless_all_are_asked_for(tmp_path: Path, capsys: Capture) -> None:
+    made = tmp_path / "made.trace"
+    ops = [op for number in range(21) for op in (Compute((1 + number**2) * 1_000_000), StepMark(number))]
+    archive.write(trace(ops, ops, groups=[(0, 1)] * 2), made)
+
+    assert tracebed("info", made) == 0
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert tracebed("info", made, "--all") == 0
+    whole = [line.split() for line in capsys.readouterr().out.splitlines()]
+
+    assert [line[:3] for line in shown[4:7]] == [
+        ["min", "-", "1.000"],
+        ["median", "-", "101.000"],
+        ["max", "-", "401.000"],
+    ]
+    assert [line[2] for line in whole[4:25]] == [f"{1 + number**2}.000" for number in range(21)]
+    assert ["3", "groups", "of", "2", "0-1", "0", "0", "0.000", "-"] in shown
+    assert [line[0] for line in whole if line[1:] == ["0-1", "0", "0", "0.000", "-"]] == ["0", "1", "2"]
 
 
 def test_a_missing_rank_imports_and_check_says_no(job: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -67,10 +67,13 @@ def test_what_is_left_out_is_said() -> None:
     recording = flight_recorder.read(pickle.dumps(dump(*entries)), "x")
 
     assert recording.timeline is not None
-    said = {finding.code: finding for finding in recording.timeline(recording.calls).findings}
-    assert set(said) == {"assumed-splits", "ring-overwritten", "unknown-call", "assumed-wait", "end-lost"}
+    found = (*recording.findings, *recording.timeline(recording.calls).findings)
+    said = {finding.code: finding for finding in found}
+    assert set(said) == {"assumed-splits", "ring-overwritten", "unknown-operation", "assumed-wait", "end-lost"}
     assert said["ring-overwritten"].message.startswith("7 ")
-    assert not said["unknown-call"].replayable
+    unknown = said["unknown-operation"]
+    assert (unknown.code, unknown.replayable) == ("unknown-operation", False)
+    assert unknown.message == "1 operations 'nccl:new' are of no known kind; left out"
 
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))

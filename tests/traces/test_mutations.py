@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from replay.export import export
-from tests.traces.captures import as_pcapng, rings
+from tests.traces import test_pcap_odd, test_pcap_rdma
+from tests.traces.captures import as_pcapng, headers, rings
 from tests.traces.test_commands import SAMPLE
 from traces import archive
 from traces.errors import TraceError
@@ -85,7 +86,7 @@ def test_a_damaged_chakra_file_is_never_a_traceback(corpus: Path) -> None:
 @pytest.mark.corpus
 def test_a_damaged_chakra_json_is_never_a_traceback(corpus: Path) -> None:
     """A rank of the recorded JSON, and one with every field."""
-    recorded = min((file.data for file in open_all([corpus / "chakra/tests/data/json_trace.tar.gz"])), key=len)
+    recorded = min((file.whole().data for file in open_all([corpus / "chakra/tests/data/json_trace.tar.gz"])), key=len)
     message = (
         b'{"Id": 9,\n"NodeType": 5,\n"comm_dst": 1,\n"comm_tag": 1,\n"comm_size": 11,\n"data_deps": [216,\n217]\n}'
     )
@@ -114,14 +115,21 @@ def _short(data: bytes, name: str) -> bytes:
     return "\n".join(line for rank in range(4) for line in [x for x in lines if x.startswith(f"{rank} ")][:25]).encode()
 
 
-@pytest.mark.parametrize("name", ["pcap", "pcapng"])
+_CAPTURES = {
+    "pcap": 5_000,
+    "pcapng": 10_000,
+    "rdma": 3_000,
+    "tunnel": 2_000,
+}  # MUTATIONS in all; scapy takes the longest
+
+
+@pytest.mark.parametrize("name", _CAPTURES)
 def test_a_damaged_capture_is_never_a_traceback(name: str, tmp_path: Path) -> None:
-    data = rings(3, 2_000, 2).write(tmp_path / "x.pcap").read_bytes()
-    data = data if name == "pcap" else as_pcapng(data)
+    data = _capture(name, tmp_path / "x.pcap")
     known, dice = FORMATS["pcap"], random.Random(f"damage {name}")
     assert isinstance(known, ProgramFormat)
     kept = refused = 0
-    for _ in range(MUTATIONS // 2):  # half of them for each form
+    for _ in range(_CAPTURES[name]):
         bad = bytearray(data)
         for _ in range(dice.randint(1, 12)):
             bad[dice.choice((dice.randrange(120), dice.randrange(len(bad))))] = dice.choice(
@@ -134,5 +142,17 @@ def test_a_damaged_capture_is_never_a_traceback(name: str, tmp_path: Path) -> No
             kept += 1
         except TraceError:
             refused += 1
-    assert kept > MUTATIONS // 100
-    assert refused > MUTATIONS // 50
+    assert kept > _CAPTURES[name] // 50
+    assert refused > _CAPTURES[name] // 50
+
+
+def _capture(name: str, file: Path) -> bytes:
+    """A small capture's headers: of TCP, of TCP with a packet in a tunnel behind extension headers, or of RDMA."""
+    job = rings(2, 1_000, 2)
+    if name == "rdma":
+        job = test_pcap_rdma.over_rdma(job, test_pcap_rdma.WRITES, {}, 0, 100)
+    if name == "tunnel":
+        at_us, packet = job.packets[1]
+        job.packets[1] = at_us, test_pcap_odd.deep(packet)
+    data = job.write(file).read_bytes()
+    return as_pcapng(data) if name == "pcapng" else headers(data, 160 if name == "tunnel" else 54)

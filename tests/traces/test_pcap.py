@@ -191,8 +191,8 @@ def test_big_endian_and_headers_only(tmp_path: Path) -> None:
         (lambda data: data[:20], "x: the file ends inside its header"),
         (lambda data: data[:20] + b"\x93\x00\x00\x00" + data[24:], "x: link type 147 is not known (known: 0, 1, "),
         (lambda data: data[:32] + b"\xff\xff\xff\x7f" + data[36:], "x, packet 0 at byte 24: says it has 2147483647 bytes"),
-        (lambda data: data[:24], "x: no bytes of TCP between two addresses"),
-        (lambda data: data.replace(b"\x0a\x00\x00\x02", b"\x0a\x00\x00\x01"), "x: no bytes of TCP between two addresses"),
+        (lambda data: data[:24], "x: no bytes of TCP or RDMA between two addresses"),
+        (lambda data: data.replace(b"\x0a\x00\x00\x02", b"\x0a\x00\x00\x01"), "x: no bytes of TCP or RDMA between two addresses"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(change: Callable[[bytes], bytes], said: str, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from traces.clocks import align
 from traces.errors import TraceError
 from traces.meetings import meetings
 from traces.program import (
+    NOWHERE,
     ROOTED,
     Collective,
     CollectiveKind,
@@ -46,9 +47,10 @@ FAST = settings(deadline=None, derandomize=True, max_examples=60, suppress_healt
 
 counts = st.integers(0, 1 << 40)
 names = st.text(st.characters(codec="utf-8"), max_size=12)
-origins = st.builds(
+recorded = st.builds(
     Origin, st.integers(-1, 3), st.integers(-1, 1 << 40), st.integers(-1, 1 << 62), st.integers(-1, 1 << 62)
 )
+origins = st.just(NOWHERE) | recorded
 
 
 @st.composite

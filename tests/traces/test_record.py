@@ -39,7 +39,7 @@ def record(
     argv = [*TRACEBED, "record", "-o", str(output), *options, "--", *command]
     done = subprocess.run(argv, env=quiet, capture_output=True, text=True, timeout=300, cwd=output.parent, check=False)
     assert done.returncode == status, done.stdout + done.stderr
-    assert not list(output.parent.glob("*.recording"))
+    assert status == 2 or not list(output.parent.glob("*.recording"))
     return done.stdout + done.stderr
 
 
@@ -102,6 +102,16 @@ def test_what_torch_calls_is_what_is_recorded(tmp_path: Path, mode: str) -> None
     assert is_replayable(check(trace))
 
 
+def test_an_operator_that_nobody_knows_is_said(tmp_path: Path) -> None:
+    record(tmp_path / "job.trace", *torchrun(2, str(JOB), "new", "3", str(tmp_path)), options=("--warmup", "0"))
+
+    trace = archive.read(tmp_path / "job.trace")
+    assert [shape(program) for program in trace.programs.values()] == [[("all_reduce", 8, "float32")] * 3] * 2
+    (unknown,) = [finding for finding in trace.findings if finding.code == "unknown-operation"]
+    assert unknown.message == "3 operations 'shuffle_' are of no known kind; left out"
+    assert not is_replayable(check(trace))
+
+
 def test_a_job_that_is_killed_leaves_the_steps_that_all_ranks_completed(tmp_path: Path) -> None:
     """Rank 1 kills itself as it begins its sixth step; torchrun then ends the others."""
     job = torchrun(3, str(JOB), "groups", "9")
@@ -162,15 +172,23 @@ def test_nodes_record_apart_and_are_merged(tmp_path: Path) -> None:
 
 
 def test_a_plain_job_that_marks_its_steps_itself(tmp_path: Path) -> None:
+    """No launcher: a shell starts two Pythons."""
     script = tmp_path / "job.py"
     script.write_text(
-        "import torch, torch.distributed as dist, tracebed_record\n"
-        "dist.init_process_group('gloo', init_method='file://' + __file__ + '.store', rank=0, world_size=1)\n"
+        "import sys, torch, torch.distributed as dist, tracebed_record\n"
+        "where = 'file://' + __file__ + '.store'\n"
+        "dist.init_process_group('gloo', init_method=where, rank=int(sys.argv[1]), world_size=2)\n"
         "for _ in range(3):\n"
         "    dist.all_reduce(torch.ones(10))\n"
         "    tracebed_record.step()\n"
     )
-    assert "1 of 1 ranks, 2 steps" in record(tmp_path / "job.trace", sys.executable, str(script))
+    both = f"{sys.executable} {script} 0 & {sys.executable} {script} 1; wait $!"
+    assert "2 of 2 ranks, 2 steps" in record(tmp_path / "job.trace", "sh", "-c", both)
+
+
+def test_a_job_of_one_rank_has_nothing_to_replay(tmp_path: Path) -> None:
+    text = record(tmp_path / "job.trace", *torchrun(1, str(JOB), "ddp", "2"), status=2)
+    assert "no communication is recorded here" in text
 
 
 def test_ranks_of_torch_multiprocessing_and_a_recording_that_the_job_starts(tmp_path: Path) -> None:

@@ -11,8 +11,22 @@ from tests.traces.build import exchange, sync, trace
 from traces.bandwidth import bus_factor
 from traces.importer import import_files
 from traces.meetings import begins, meetings
-from traces.program import Collective, CollectiveKind, Compute, DType, Op, Origin, Program, Recv, Send, StepMark, Wait
-from traces.summary import StepRow, Summary, summarise
+from traces.program import (
+    Collective,
+    CollectiveKind,
+    Compute,
+    DType,
+    Group,
+    Op,
+    Origin,
+    Program,
+    Recv,
+    Send,
+    StepMark,
+    Trace,
+    Wait,
+)
+from traces.summary import GroupRow, StepRow, Summary, summarise
 
 _K = CollectiveKind
 US = 1_000
@@ -149,3 +163,31 @@ def test_real_recordings_give_the_figures_that_were_measured_of_them(corpus: Pat
     assert big.min_ns is not None
     assert 1.75 * big.bytes / big.min_ns < 300
     assert summarise(dlrm).collectives == 8
+
+
+def test_groups_that_are_alike_are_one_row_with_the_sums_of_all() -> None:
+    """Two pairs that reduce, one that gathers: the last is of another kind though its name and size are alike."""
+    groups = tuple(Group(n, f"dp-{n}", (2 * n, 2 * n + 1), n, "data parallel") for n in range(3))
+    kinds, times = (_K.ALL_REDUCE, _K.ALL_REDUCE, _K.ALL_GATHER), (10, 30, 50)
+    programs = {
+        rank: Program(rank, (Collective(kinds[rank // 2], rank // 2, 100, origin=at(0, times[rank // 2])),))
+        for rank in range(6)
+    }
+    job = Trace(6, groups, programs, 0)
+    assert [row.name for row in summarise(job).groups] == ["dp-0", "dp-1", "dp-2"]
+
+    together = summarise(job, together=True)
+    assert together.groups == (
+        GroupRow("dp, 2 groups of 2", "data parallel", (0, 1, 2, 3), 2, 0, 200, 40 * US),
+        GroupRow("dp-2", "data parallel", (4, 5), 1, 0, 200, 50 * US),
+    )
+    reduced, gathered = together.operations
+    assert (reduced.group, reduced.count, reduced.min_ns, reduced.mean_ns, reduced.max_ns) == (
+        "dp, 2 groups of 2",
+        2,
+        10 * US,
+        20 * US,
+        30 * US,
+    )
+    assert reduced.algorithm_gb_s == pytest.approx(200 / (40 * US))
+    assert gathered.group == "dp-2"

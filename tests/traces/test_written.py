@@ -132,6 +132,25 @@ def test_the_command(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert (said["format"], said["bytes"], said["findings"]) == (name, out.stat().st_size, [])
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("perfetto", "was drawn by `tracebed export --to perfetto`: it is to look at, no recording (use the .trace"),
+        ("csv", "not a recording in a known format"),
+        ("parquet", "not a recording in a known format"),
+    ],
+)
+def test_what_is_written_to_look_at_is_not_imported(
+    name: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.json"
+    assert tracebed("export", SAMPLE, "--to", name, "-o", out) == 0
+    capsys.readouterr()
+
+    assert tracebed("import", out, "-o", tmp_path / "x.trace") == 2
+    assert capsys.readouterr().err.startswith(f"tracebed: out.json: {reason}")
+
+
 def test_operations_of_one_lane_are_drawn_one_behind_the_other() -> None:
     def at(op: Collective, start: int, end: int) -> Op:
         return Collective(**{**_fields(op), "origin": type(op.origin)(0, -1, start, end)})
@@ -149,7 +168,7 @@ def _fields(op: Collective) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("chakra", "is of 9223372036854775808 bytes"), ("csv", "rank 0, op 0: ")]
+    ("name", "expected"), [("chakra", "of 9223372036854775808 bytes is more than"), ("csv", "rank 0, op 0: ")]
 )
 def test_sizes_beyond_64_bits_are_refused(name: str, expected: str) -> None:
     huge = trace([*sync(reduce(1 << 61)), StepMark(0)], [*sync(reduce(1 << 61)), StepMark(0)])

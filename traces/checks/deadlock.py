@@ -145,7 +145,7 @@ class _Run:
             op = state.ops[state.next]
             if isinstance(op, Wait) and op.op in state.open:
                 return
-            if isinstance(op, Collective | Send | Recv):
+            if isinstance(op, Communication):
                 self._start(rank, op)
             state.next += 1
 
@@ -157,7 +157,9 @@ class _Run:
         state.started[key] += 1
         number = state.started[key]
         ranks = group.ranks if isinstance(op, Collective) else (rank, op.peer)
-        meeting = self._meetings.setdefault((key, number), _Meeting(key, number, ranks))
+        meeting = self._meetings.get((key, number))
+        if meeting is None:
+            meeting = self._meetings[key, number] = _Meeting(key, number, ranks)
         part = state.open[state.next] = _Part(rank, state.next, op, meeting)
         if isinstance(op, Collective):
             lane = state.lanes.setdefault(group.lane, deque())
@@ -194,7 +196,10 @@ class _Run:
             ranks = (op.root,)
         elif self._buffered and isinstance(op, Collective) and op.kind in _TO_ROOT and op.root != part.rank:
             ranks = ()
-        return next((rank for rank in reversed(ranks) if rank not in meeting.begun), None)
+        for rank in reversed(ranks):
+            if rank not in meeting.begun:
+                return rank
+        return None
 
     def _end(self, part: _Part) -> _Part | None:
         """Ends `part`; gives what its lane begins next."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from traces.checks.said import name, ranges
-from traces.program import Collective, Compute, Finding, Program, Recv, Send, Trace, Wait, op_bytes
+from traces.program import Communication, Compute, Finding, Program, Trace, Wait, op_bytes
 
 _DEVICE_BYTES = 80_000_000_000  # what an A100 or H100 has (NVIDIA's data sheets)
 _FEW = 10  # operations that may well all be synchronous
@@ -21,7 +21,7 @@ def in_flight(trace: Trace) -> Iterator[Finding]:
         most, at = _most_in_flight(program)
         if most > _DEVICE_BYTES:
             op = program.ops[at]
-            assert isinstance(op, Collective | Send | Recv)
+            assert isinstance(op, Communication)
             text = (
                 f"{most / 1e9:,.0f} GB are in flight at this {name(op)}, more than a device of {_DEVICE_BYTES // 10**9} GB holds: "
                 "waits were lost, or operations that were synchronous were taken to be asynchronous"
@@ -35,7 +35,7 @@ def _most_in_flight(program: Program) -> tuple[int, int]:
     now = most = 0
     at = -1
     for index, op in enumerate(program.ops):
-        if isinstance(op, Collective | Send | Recv):
+        if isinstance(op, Communication):
             open_bytes[index] = op_bytes(op)
             now += open_bytes[index]
             if now > most:
@@ -57,7 +57,7 @@ def all_synchronous(trace: Trace) -> Iterator[Finding]:
 
 
 def _is_synchronous(program: Program) -> bool:
-    started = [index for index, op in enumerate(program.ops) if isinstance(op, Collective | Send | Recv)]
+    started = [index for index, op in enumerate(program.ops) if isinstance(op, Communication)]
     waits = [op for op in program.ops if isinstance(op, Wait)]
     behind = {index + 1 for index in started}
     return (

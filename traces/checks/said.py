@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from traces.program import Collective, Communication, Finding, Recv, Send, Trace
+from traces.program import Collective, Communication, Finding, Trace
 
 
 def error(code: str, message: str, *, rank: int = -1, op: int = -1) -> Finding:
@@ -35,7 +35,7 @@ def where(trace: Trace, finding: Finding) -> str:
     if program is None or not 0 <= finding.op < len(program.ops):
         return ", ".join(place)
     op = program.ops[finding.op]
-    known = [name(op) if isinstance(op, Collective | Send | Recv) else type(op).__name__.lower()]
+    known = [name(op) if isinstance(op, Communication) else type(op).__name__.lower()]
     recorded = [trace.sources[op.origin.source].name] if 0 <= op.origin.source < len(trace.sources) else []
     if op.origin.event >= 0:
         recorded.append(f"event {op.origin.event}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from traces.checks.said import error, name
-from traces.program import Collective, CollectiveKind, Communication, Compute, Finding, Recv, Send, Trace
+from traces.program import Collective, CollectiveKind, Communication, Compute, Finding, Trace
 
 
 def sizes(trace: Trace) -> Iterator[Finding]:
@@ -17,7 +17,7 @@ def sizes(trace: Trace) -> Iterator[Finding]:
             if isinstance(op, Compute):
                 if op.ns < 0:
                     yield error("negative-number", f"computes for {op.ns} ns", rank=rank, op=index)
-            elif isinstance(op, Collective | Send | Recv) and not _is_barrier(op):
+            elif isinstance(op, Communication) and not _is_barrier(op):
                 numbers = (op.count, *_splits(op))
                 if min(numbers) < 0:
                     yield error("negative-number", f"{name(op)} of {min(numbers)} elements", rank=rank, op=index)
@@ -27,7 +27,7 @@ def sizes(trace: Trace) -> Iterator[Finding]:
     for rank, indices in empty.items():
         text = f"{len(indices)} operations of 0 bytes: they move nothing"
         first = trace.programs[rank].ops[indices[0]]
-        assert isinstance(first, Collective | Send | Recv)
+        assert isinstance(first, Communication)
         if moving:
             yield Finding("zero-bytes", f"{text}; the first: {name(first)}", "warning", rank, indices[0])
         else:

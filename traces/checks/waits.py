@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from traces.checks.said import error
-from traces.program import Collective, Finding, Recv, Send, Trace, Wait
+from traces.program import Communication, Finding, Trace, Wait
 
 
 def waits(trace: Trace) -> Iterator[Finding]:
@@ -15,7 +15,7 @@ def waits(trace: Trace) -> Iterator[Finding]:
         for index, op in enumerate(program.ops):
             if not isinstance(op, Wait):
                 continue
-            is_started = 0 <= op.op < index and isinstance(program.ops[op.op], Collective | Send | Recv)
+            is_started = 0 <= op.op < index and isinstance(program.ops[op.op], Communication)
             if not is_started:
                 text = f"waits for operation {op.op}, which was not started"
                 yield error("dangling-wait", text, rank=rank, op=index)

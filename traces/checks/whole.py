@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from traces.checks.said import error, ranges
-from traces.program import Collective, Finding, Recv, Send, StepMark, Trace
+from traces.program import Communication, Finding, StepMark, Trace
 from traces.steps import recorded_step_ns
 
 _CLOCK_SHARE = 100  # a residual of more than this part of a step shows in the compute between operations
@@ -21,7 +21,7 @@ def missing_ranks(trace: Trace) -> Iterator[Finding]:
 
 def no_communication(trace: Trace) -> Iterator[Finding]:
     """A trace in which no rank communicates."""
-    if not any(isinstance(op, Collective | Send | Recv) for program in trace.programs.values() for op in program.ops):
+    if not any(isinstance(op, Communication) for program in trace.programs.values() for op in program.ops):
         yield error("no-communication", "no rank communicates: there is nothing to replay")
 
 

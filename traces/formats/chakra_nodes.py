@@ -33,8 +33,8 @@ from traces.program import (
     StepMark,
     Trace,
 )
+from traces.pytorch.calls import MAX_RANKS
 
-MAX_RANKS = 1 << 20
 MAX_TAG = (1 << 31) - 1
 COMPUTE, SEND, RECV, COLLECTIVE = 4, 5, 6, 7  # NodeType
 KINDS = {

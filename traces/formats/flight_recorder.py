@@ -16,7 +16,7 @@ import msgspec
 from traces import plain_pickle
 from traces.errors import TraceError
 from traces.program import CollectiveKind, Finding
-from traces.pytorch.calls import COMMS_NAMES, UNKNOWN, Call, CallKind, dtype_of
+from traces.pytorch.calls import COMMS_NAMES, UNKNOWN, Call, CallKind, dtype_of, unknown_operations
 from traces.recording import GroupInfo, Recording, TimedCall, Timeline
 
 NAME = "flight-recorder"
@@ -25,7 +25,6 @@ _PICKLE = b"\x80"
 _KEYS = (b"record_id", b"profiling_name", b"comm_lib_version", b"nccl_comm_state", b"pg_config")
 _P2P = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)$")
 _OWN_NAMES: dict[str, CallKind] = {
-    "_all_gather_base": CollectiveKind.ALL_GATHER,
     "all_gather_base": CollectiveKind.ALL_GATHER,
     "reduce_scatter_base": CollectiveKind.REDUCE_SCATTER,
     "all_reduce_coalesced": CollectiveKind.ALL_REDUCE,
@@ -77,31 +76,29 @@ def read(data: bytes, file: str) -> Recording:
     entries = sorted(dump.entries, key=lambda entry: entry.record_id)
     calls: list[Call] = []
     times: list[tuple[int, int]] = []
-    unknown: dict[str, int] = {}
+    unknown: list[str] = []
     for entry in entries:
         call = _call(entry, file)
         if call is not None:
             calls.append(call)
             times.append((entry.time_created_ns, _end(entry)))
         elif not entry.profiling_name.endswith(":coalesced"):
-            unknown[entry.profiling_name] = unknown.get(entry.profiling_name, 0) + 1
+            unknown.append(entry.profiling_name)
     lost = entries[0].record_id if entries else 0
     return Recording(
         file=file,
         format=NAME,
         groups=_groups(dump),
         calls=tuple(calls),
-        timeline=partial(_timeline, times, _findings(lost, unknown)),
+        timeline=partial(_timeline, times),
+        findings=(*_findings(lost), *unknown_operations(unknown)),
     )
 
 
-def _findings(lost: int, unknown: dict[str, int]) -> tuple[Finding, ...]:
+def _findings(lost: int) -> tuple[Finding, ...]:
     found = [Finding("assumed-splits", "flight recorders keep no splits and reductions: equal, and sum", "info")]
     if lost > 0:
         found.append(Finding("ring-overwritten", f"{lost} operations before these fell out of the recorder's ring"))
-    for name, number in unknown.items():
-        text = f"{number} operations {name!r} are of no known kind; left out"
-        found.append(Finding("unknown-call", text, "error", replayable=False))
     return tuple(found)
 
 
@@ -151,7 +148,7 @@ def _groups(dump: _Dump) -> tuple[GroupInfo, ...]:
     return tuple(found)
 
 
-def _timeline(times: list[tuple[int, int]], said: tuple[Finding, ...], calls: tuple[Call, ...]) -> Timeline:
+def _timeline(times: list[tuple[int, int]], calls: tuple[Call, ...]) -> Timeline:
     """Place `calls` in time: one step, from the first call to the last end.
 
     The dump does not say where the rank waited. It did not before it made the last call that lies before the
@@ -165,7 +162,6 @@ def _timeline(times: list[tuple[int, int]], said: tuple[Finding, ...], calls: tu
         last = created[bisect_left(created, end) - 1] if end > moment else moment
         placed.append(TimedCall(call, moment, end if end >= moment else UNKNOWN, max(last, moment)))
     found = [
-        *said,
         Finding("assumed-wait", "flight recorders keep no waits; each was put where it could have been", "info"),
     ]
     if lost:

@@ -22,9 +22,9 @@ from traces.files import Opened
 from traces.graph import Graph, Node
 from traces.peers import resolved
 from traces.program import Collective, Compute, Group, Recv, Send, StepMark, Trace
+from traces.pytorch.calls import MAX_RANKS
 
 NAME = "goal"
-MAX_RANKS = 1 << 20
 MAX_TAG = (1 << 31) - 1  # what a .trace holds; GOAL's have 32 bits, all ones for any tag
 
 _SNIFF = re.compile(rb"(?:\s|//[^\n]*\n|/\*.*?\*/)*+num_ranks\s+\d", re.DOTALL)

@@ -42,10 +42,9 @@ from traces.program import (
     Trace,
     Wait,
 )
-from traces.pytorch.calls import dtype_of
+from traces.pytorch.calls import MAX_RANKS, dtype_of
 
 NAME = "param"
-MAX_RANKS = 1 << 20
 
 _SNIFF = re.compile(rb'\s*\[\s*\{[^{]*"(?:comms|compute)"\s*:\s*"')
 _RANK = re.compile(r"rank[-_. ]?(\d{1,7})|(?:^|[-_.])(\d{1,7})\.json$")

@@ -28,6 +28,7 @@ from traces.program import (
 
 NAME = "perfetto"
 
+_HEAD = b'{"displayTimeUnit": "ns", "otherData": {"drawn by": "tracebed export"}, "traceEvents": ['
 _PROGRAM = 0  # the program's thread; a lane's is its place behind it
 _Event = dict[str, object]
 
@@ -56,9 +57,14 @@ def write(trace: Trace) -> tuple[bytes, tuple[Finding, ...]]:
             laid_out += 1
         events += _heads(rank, trace, lanes)
         events += _events(program, spans, groups, lanes)
-    data = b'{"displayTimeUnit": "ns", "traceEvents": [\n' + b",\n".join(map(msgspec.json.encode, events)) + b"\n]}\n"
+    data = _HEAD + b"\n" + b",\n".join(map(msgspec.json.encode, events)) + b"\n]}\n"
     text = f"{laid_out} ranks have no recorded times: they are drawn as if the network took no time, operations until their waits"
     return data, (Finding("laid-out", text, "info"),) if laid_out else ()
+
+
+def is_drawn(head: bytes) -> bool:
+    """Whether a file that starts with `head` is one of these, which looks like a Kineto trace."""
+    return head.startswith(_HEAD)
 
 
 def _recorded(program: Program) -> list[_Span] | None:

@@ -1,23 +1,45 @@
-"""PyTorch execution traces (ExecutionTraceObserver), schemas 1.0.1 to 1.1.1: what was communicated, without times.
+"""PyTorch execution traces (ExecutionTraceObserver), schemas 1.0.1 to 1.1.1: what was communicated, without times
+unless the trace was linked with Kineto's.
 
 Layout: torch/csrc/profiler/standalone/execution_trace_observer.cpp.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from traces.errors import TraceError
-from traces.program import ROOTED, CollectiveKind
-from traces.pytorch.calls import COMMS_NAMES, UNKNOWN, Argument, Call, c10d_call, dtype_of, in_elements
+from traces.formats.pytorch_nodes import Node, linked
+from traces.program import UNROOTED, CollectiveKind, Finding
+from traces.pytorch import nccl
+from traces.pytorch.calls import (
+    COMMS_NAMES,
+    UNKNOWN,
+    Argument,
+    Call,
+    c10d_call,
+    dtype_of,
+    in_elements,
+    strided,
+    unknown_operations,
+)
 from traces.recording import GroupInfo, Recording
 
 NAME = "pytorch-et"
 
-_CALLERS = {*CollectiveKind} - ROOTED
+_SCHEMAS = ("1.0.1", "1.0.2", "1.0.3", "1.0.4", "1.1.0", "1.1.1")
+_LONGEST = 4096  # of a longer list the recorder writes this much (torch 2.14: one more), and no sign of the rest
 _GROUPS_NODE = "## process_group:init ##"
+_ENDS = Finding(
+    "assumed-ends",
+    "linked traces keep when GPU work was launched and how long it ran, not when: it was put where its stream was free",
+    "info",
+)
 
 
 class _Values(msgspec.Struct, frozen=True):
@@ -25,33 +47,30 @@ class _Values(msgspec.Struct, frozen=True):
     types: list[str] = []
 
 
-class _Attribute(msgspec.Struct, frozen=True):
-    name: str
-    value: Any = None
-
-
-class _Node(msgspec.Struct, frozen=True):
-    """`inputs` is a plain list in schema 1.0.1 (with `input_types` beside it), an object later."""
-
-    name: str
-    id: int
-    rf_id: int = UNKNOWN
-    inputs: msgspec.Raw = msgspec.Raw(b"[]")
-    input_types: list[str] = []
-    attrs: list[_Attribute] = []
-
-
 class _File(msgspec.Struct, frozen=True):
     schema: str
-    nodes: list[_Node]
+    nodes: list[Node]
     pid: int = UNKNOWN
 
 
 class _GroupConfig(msgspec.Struct, frozen=True):
+    """`backend_id` is the pointer by which calls name the group in schema 1.0.2."""
+
     pg_name: str
     pg_desc: str = ""
     ranks: list[int] = []
     group_size: int = 0
+    backend_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a node tells: its call, None where nothing is known of `name`, and its group where it lists that's ranks."""
+
+    node: Node
+    name: str
+    call: Call | None
+    group: GroupInfo | None = None
 
 
 def sniff(head: bytes) -> bool:
@@ -66,50 +85,87 @@ def read(data: bytes, file: str) -> Recording:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(f"not an execution trace: {error}", file=file, place=f"{len(data)} bytes") from error
     comms = [node for node in decoded.nodes if node.name == "record_param_comms"]
-    c10d = [node for node in decoded.nodes if node.name.startswith("c10d::")]
-    # Over NCCL both appear, one inside the other; over gloo only c10d does.
-    calls = [call for node in comms or c10d if (call := _checked_call(node, file)) is not None]
-    calls.sort(key=lambda call: call.event)
-    groups = _groups(decoded.nodes, file)
+    told = [_told(node, file) for node in (*comms, *_untold(decoded.nodes, comms))]
+    configs, findings = _configs(decoded.nodes, file)
+    names = {str(config.backend_id): config.pg_name for config in configs if config.backend_id is not None}
+    made = [
+        (item.node, replace(item.call, group=names.get(item.call.group, item.call.group)))
+        for item in told
+        if item.call is not None
+    ]
+    made.sort(key=lambda pair: pair[1].event)
+    calls = tuple(call for _, call in made)
+    groups = _groups(configs, told)
+    try:
+        spans = linked(decoded.nodes, [node for node, _ in made], file)
+    except (OverflowError, ValueError) as error:
+        raise TraceError(f"a time that no clock shows: {error}", file=file) from error
     return Recording(
         file=file,
         format=NAME,
         rank=_rank(calls, groups),
         pid=decoded.pid,
         groups=groups,
-        calls=tuple(calls),
+        calls=calls,
+        timeline=partial(nccl.timeline, spans, spans.gpu) if spans and spans.gpu else None,
+        findings=(
+            *_schema(decoded.schema),
+            *findings,
+            *([_ENDS] if spans else ()),
+            *unknown_operations(item.name for item in told if item.call is None),
+        ),
     )
 
 
-def _rank(calls: list[Call], groups: tuple[GroupInfo, ...]) -> int:
+def _untold(nodes: list[Node], comms: list[Node]) -> list[Node]:
+    """Operators in which no record_param_comms lies: gloo's, and over NCCL _allgather_base before torch 2.1."""
+    by_id = {node.id: node for node in nodes}
+    told: set[int] = set()
+    for node in comms:
+        outer: Node | None = node
+        while outer is not None and outer.id not in told:
+            told.add(outer.id)
+            outer = by_id.get(outer.above)
+    return [node for node in nodes if node.name.startswith("c10d::") and node.id not in told]
+
+
+def _schema(schema: str) -> tuple[Finding, ...]:
+    """ "1.1.1-chakra.0.0.4" is a layout of PyTorch's, and behind the dash what it was made for."""
+    if schema.partition("-")[0] in _SCHEMAS:
+        return ()
+    text = f"schema {schema!r} is not known here; it was read as {_SCHEMAS[-1]}"
+    return (Finding("unknown-schema", text, "warning"),)
+
+
+def _rank(calls: tuple[Call, ...], groups: tuple[GroupInfo, ...]) -> int:
     """The global rank of the caller: an operation without root or peer gives the caller's rank in the group."""
     members = {group.name: group.ranks for group in groups}
     for call in calls:
         ranks = members.get(call.group, ())
-        if call.kind in _CALLERS and 0 <= call.root < len(ranks):
+        if call.kind in UNROOTED and 0 <= call.root < len(ranks):
             return ranks[call.root]
     return UNKNOWN
 
 
-def _checked_call(node: _Node, file: str) -> Call | None:
+def _told(node: Node, file: str) -> _Told:
     try:
-        return _call(node, file)
-    except (TypeError, ValueError, IndexError) as error:
+        values, types = _inputs(node, file)
+        attributes = {attribute.name: attribute.value for attribute in node.attrs}
+        event = node.rf_id if node.rf_id != UNKNOWN else int(attributes.get("rf_id", UNKNOWN))
+        if node.name == "record_param_comms":
+            return _comms_call(node, values, types, attributes, event, file=file)
+        arguments = [_argument(v, t) for v, t in zip(values, types, strict=True)]
+        call = c10d_call(node.name, arguments, event=event)
+        if call is not None and any(map(_is_cut, values)):
+            call = replace(call, count=UNKNOWN, send_splits=(), recv_splits=(), is_cut=True)
+        return _Told(node, node.name, call)
+    except (TypeError, ValueError, IndexError, OverflowError, RecursionError) as error:
         if isinstance(error, TraceError):
             raise
         raise TraceError(f"{node.name} can't be read: {error}", file=file, place=f"node {node.id}") from error
 
 
-def _call(node: _Node, file: str) -> Call | None:
-    values, types = _inputs(node, file)
-    attributes = {attribute.name: attribute.value for attribute in node.attrs}
-    event = node.rf_id if node.rf_id != UNKNOWN else int(attributes.get("rf_id", UNKNOWN))
-    if node.name == "record_param_comms":
-        return _comms_call(values, types, attributes, event, place=f"node {node.id}", file=file)
-    return c10d_call(node.name, [_argument(v, t) for v, t in zip(values, types, strict=True)], event=event)
-
-
-def _inputs(node: _Node, file: str) -> tuple[list[Any], list[str]]:
+def _inputs(node: Node, file: str) -> tuple[list[Any], list[str]]:
     try:
         if bytes(node.inputs).lstrip().startswith(b"["):
             values, types = msgspec.json.decode(node.inputs, type=list[Any]), node.input_types
@@ -139,33 +195,40 @@ def _numels(value: Any) -> list[int]:
 
 
 def _comms_call(
-    values: list[Any], types: list[str], attributes: dict[str, Any], event: int, *, place: str, file: str
-) -> Call | None:
+    node: Node, values: list[Any], types: list[str], attributes: dict[str, Any], event: int, *, file: str
+) -> _Told:
     """record_param_comms: [tensors,] seq, group, rank, *name*, in split, out split, [start, stride,] [group size]."""
     at = next((index for index, type_name in enumerate(types) if type_name == "String"), None)
     if at is None or at < 3:
-        raise TraceError("record_param_comms without a collective's name", file=file, place=place)
+        text = "record_param_comms without a collective's name"
+        raise TraceError(text, file=file, place=f"node {node.id}")
     name = str(attributes.get("collective_name") or values[at])
     kind = COMMS_NAMES.get(name)
     if kind is None:
-        return None
-    group = values[at - 2]
-    seq = values[at - 3]
-    sizes = types[at + 3 :].count("Int")
-    group_size = int(values[-1]) if sizes else UNKNOWN
+        return _Told(node, name, None)
+    group, seq = values[at - 2], values[at - 3]
+    numbers = [int(value) for value, of in zip(values[at + 3 :], types[at + 3 :], strict=True) if of == "Int"]
+    splits = [values[at + way] if at + way < len(values) else None for way in (1, 2)]
+    group_size = numbers[-1] if numbers else max(map(_length, splits)) or UNKNOWN
     tensors = _argument(values[0], types[0]) if at > 3 else Argument()
     # `rank` is the root or the peer where the operation has one (ProcessGroupNCCL.cpp).
     other = int(values[at - 1])
     is_async = attributes.get("is_asynchronized_op")
-    count = _count(kind, sum(tensors.numels), bool(tensors.numels), attributes, group_size)
+    has_all = bool(tensors.numels) and not _is_cut(values[0])
+    count = _count(kind, sum(tensors.numels), has_all, attributes, group_size)
     received = int(attributes.get("out_msg_nelems") or UNKNOWN)
-    send, receive = in_elements((_split(values, at + 1), count), (_split(values, at + 2), received))
-    return Call(
+    is_cut = any(_is_cut(part) and _length(part) != group_size for part in splits)
+    parts = [() if is_cut else _split(part) for part in splits]
+    send, receive = in_elements((parts[0], count), (parts[1], received))
+    called = str(attributes.get("pg_name") or (group[0] if isinstance(group, list) else group))
+    ranks = strided(*numbers) if len(numbers) == 3 else ()
+    described = str(group[-1]) if isinstance(group, list) and len(group) > 1 else ""
+    call = Call(
         kind=kind,
         name=name,
         count=count,
         dtype=tensors.dtype or dtype_of(str(attributes.get("dtype", ""))),
-        group=str(attributes.get("pg_name") or (group[0] if isinstance(group, list) else group)),
+        group=called,
         group_size=group_size,
         root=other,
         peer=other,
@@ -174,7 +237,9 @@ def _comms_call(
         is_async=bool(is_async) if is_async is not None else None,
         seq=int(seq[0] if isinstance(seq, list) else seq),
         event=event,
+        is_cut=is_cut or (bool(tensors.numels) and not has_all and count == UNKNOWN),
     )
+    return _Told(node, name, call, GroupInfo(called, described, ranks) if ranks and kind != "wait" else None)
 
 
 def _count(kind: object, numel: int, has_tensor: bool, attributes: dict[str, Any], group_size: int) -> int:
@@ -191,21 +256,46 @@ def _count(kind: object, numel: int, has_tensor: bool, attributes: dict[str, Any
     return numel if has_tensor else UNKNOWN
 
 
-def _split(values: list[Any], at: int) -> tuple[int, ...]:
-    part = values[at] if at < len(values) else None
+def _length(part: Any) -> int:
+    return len(part) if isinstance(part, list) and "..." not in part else 0
+
+
+def _is_cut(value: Any) -> bool:
+    """Whether a list may have been longer; one of that very length is complete only where a group has as many ranks."""
+    return isinstance(value, list) and (len(value) >= _LONGEST or "..." in value)
+
+
+def _split(part: Any) -> tuple[int, ...]:
     return tuple(int(size) for size in part) if isinstance(part, list) else ()
 
 
-def _groups(nodes: list[_Node], file: str) -> tuple[GroupInfo, ...]:
-    """Process groups from the node that lists them; `ranks` of () there means every rank."""
-    for node in nodes:
-        if node.name != _GROUPS_NODE:
-            continue
-        values, _ = _inputs(node, file)
-        try:
-            listed = msgspec.json.decode(str(values[0]), type=list[_GroupConfig])
-        except (msgspec.DecodeError, IndexError):
-            # The node's string is cut where it is long; the groups then come from elsewhere.
-            return ()
-        return tuple(GroupInfo(g.pg_name, g.pg_desc, tuple(g.ranks) or tuple(range(g.group_size))) for g in listed)
-    return ()
+def _configs(nodes: Sequence[Node], file: str) -> tuple[list[_GroupConfig], tuple[Finding, ...]]:
+    """What the node that lists the process groups says. Recorders cut its string where it is long."""
+    node = next((node for node in nodes if node.name == _GROUPS_NODE), None)
+    if node is None:
+        return [], ()
+    values, _ = _inputs(node, file)
+    text = str(values[0]) if values else ""
+    try:
+        return msgspec.json.decode(text, type=list[_GroupConfig]), ()
+    except msgspec.DecodeError:
+        whole, closes, _ = text.rpartition("}")
+    said = Finding("cut-list", "the list of process groups was cut by the recorder; the rest of it is not known")
+    try:
+        return msgspec.json.decode(f"{whole}{closes}]", type=list[_GroupConfig]), (said,)
+    except msgspec.DecodeError:
+        return [], (said,)
+
+
+def _groups(configs: Sequence[_GroupConfig], told: Sequence[_Told]) -> tuple[GroupInfo, ...]:
+    """Process groups as the trace lists them, where `ranks` of () means every rank; else as their calls do."""
+    groups = {
+        config.pg_name: GroupInfo(
+            config.pg_name, config.pg_desc, tuple(config.ranks) or strided(0, 1, config.group_size)
+        )
+        for config in configs
+    }
+    for item in told:
+        if item.group is not None:
+            groups.setdefault(item.group.name, item.group)
+    return tuple(group for group in groups.values() if group.ranks)

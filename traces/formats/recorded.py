@@ -6,6 +6,7 @@ that was killed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,7 +16,7 @@ import msgspec
 
 from traces.errors import TraceError
 from traces.program import DType, Finding
-from traces.pytorch.calls import UNKNOWN, Argument, Call, c10d_call
+from traces.pytorch.calls import UNKNOWN, Argument, Call, c10d_call, unknown_operations
 from traces.recording import GroupInfo, Recording, TimedCall, Timeline
 
 NAME = "tracebed-recording"
@@ -48,6 +49,7 @@ class _Rank:
     groups: list[GroupInfo] = field(default_factory=list)
     marks: list[tuple[str, int]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    unknown: Counter[str] = field(default_factory=Counter)
     last: int = 0
 
 
@@ -88,6 +90,7 @@ def read(data: bytes, file: str) -> Recording:
         host=head.host,
         groups=tuple(rank.groups),
         calls=tuple(call for call, *_ in rank.calls.values()),
+        findings=unknown_operations(rank.unknown.elements()),
         timeline=partial(_timeline, rank, head.epoch_ns, tuple(findings)),
     )
 
@@ -104,9 +107,12 @@ def _operation(
     backward: int,
 ) -> None:
     _moment(begun, returned)
+    if not isinstance(name, str):
+        raise ValueError(f"{name!r} is no operator's name")
     call = c10d_call(name, [_argument(value) for value in told], event=_moment(number))
     if call is None:
-        raise ValueError(f"no operator is called {name!r}")
+        rank.unknown[name] += 1
+        return
     widths = [value["b"] for value in told if isinstance(value, dict)]
     if call.dtype is None and call.count > 0:  # an element type of which replay knows only the size
         scale = max(1, min(widths, default=1))

@@ -30,9 +30,9 @@ from traces.program import (
     Wait,
     op_bytes,
 )
+from traces.pytorch.calls import MAX_RANKS
 
 NAME = "smpi-ti"
-MAX_RANKS = 1 << 20
 MAX_COUNT = (1 << 31) - 1  # counts are C ints in SMPI
 MAX_AMOUNT = 1e18
 

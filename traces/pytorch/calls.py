@@ -7,14 +7,19 @@ Sources: real files of torch 1.13 to 2.14; argument orders are those of the `c10
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from traces.program import CollectiveKind, DType
+from traces.program import CollectiveKind, DType, Finding
 
 CallKind = CollectiveKind | Literal["send", "recv", "wait"]
 
 UNKNOWN = -1
+MAX_RANKS = 1 << 20
+"""Of a job; a file that says more is damaged, or hostile."""
+"""More ranks than any job has; a file that names more is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +30,7 @@ class Call:
     `count` is in elements as `traces.program.Collective` defines it; `group` is the process group's recorded name, ""
     where the recording has none. `is_async` is None where the recording does not say. `seq` numbers the group's calls,
     and a "wait" carries the number of the call it waits for. `event` is the file's own id (`rf_id`, "Record function
-    id").
+    id"). `is_cut` tells that the recorder cut a list of it: its splits, or the tensors its `count` would be of.
     """
 
     kind: CallKind
@@ -43,6 +48,7 @@ class Call:
     is_async: bool | None = None
     seq: int = UNKNOWN
     event: int = UNKNOWN
+    is_cut: bool = False
 
     @property
     def has_size(self) -> bool:
@@ -50,7 +56,7 @@ class Call:
         return self.kind in (CollectiveKind.BARRIER, "wait") or (self.count >= 0 and self.dtype is not None)
 
 
-# Names as record_param_comms gives them (ProcessGroupNCCL.cpp).
+# Names as record_param_comms and the annotations of a work give them (ProcessGroupNCCL.cpp, ProcessGroupGloo.cpp).
 COMMS_NAMES: dict[str, CallKind] = {
     "allreduce": CollectiveKind.ALL_REDUCE,
     "all_reduce": CollectiveKind.ALL_REDUCE,
@@ -58,6 +64,7 @@ COMMS_NAMES: dict[str, CallKind] = {
     "allgather": CollectiveKind.ALL_GATHER,
     "all_gather": CollectiveKind.ALL_GATHER,
     "_allgather_base": CollectiveKind.ALL_GATHER,
+    "_all_gather_base": CollectiveKind.ALL_GATHER,
     "allgather_into_tensor_coalesced": CollectiveKind.ALL_GATHER,
     "all_gather_into_tensor_coalesced": CollectiveKind.ALL_GATHER,
     "reduce_scatter": CollectiveKind.REDUCE_SCATTER,
@@ -74,8 +81,29 @@ COMMS_NAMES: dict[str, CallKind] = {
     "barrier": CollectiveKind.BARRIER,
     "send": "send",
     "recv": "recv",
+    "recvAnySource": "recv",
     "wait": "wait",
 }
+
+_MOVES_NOTHING = frozenset({"init", "check_for_nan"})
+
+
+def unknown_operations(names: Iterable[str]) -> tuple[Finding, ...]:
+    """What must be known of operations of no known kind, by their `names` as recorded, as often as they came.
+
+    They are left out of the program, and any may move data, so replay is not right.
+    """
+    counted = Counter(name for name in names if name.rpartition(":")[2] not in _MOVES_NOTHING)
+    return tuple(
+        Finding(
+            "unknown-operation",
+            f"{number} operations {name!r} are of no known kind; left out",
+            "error",
+            replayable=False,
+        )
+        for name, number in counted.items()
+    )
+
 
 _DTYPES = {
     "float": DType.FLOAT32, "double": DType.FLOAT64, "half": DType.FLOAT16, "c10::half": DType.FLOAT16,
@@ -141,7 +169,7 @@ C10D = {
 
 
 def c10d_call(name: str, arguments: list[Argument], *, event: int) -> Call | None:
-    """The call behind a `c10d::NAME` operator; None for operators that move nothing (and for names not known here)."""
+    """The call behind a `c10d::NAME` operator; None for an operator that is not known here."""
     signature = C10D.get(name.removeprefix("c10d::"))
     if signature is None:
         return None
@@ -168,6 +196,16 @@ def c10d_call(name: str, arguments: list[Argument], *, event: int) -> Call | Non
         is_async=flags[-1] if flags else None,
         event=event,
     )
+
+
+def strided(start: int, stride: int, size: int) -> tuple[int, ...]:
+    """A group's global ranks, where recorders list them by first, distance and number; () where they don't.
+
+    ProcessGroupNCCL.cpp gives a distance of -1 to a group whose ranks are not evenly apart.
+    """
+    if start < 0 or size < 1 or size > MAX_RANKS or (stride < 1 and size > 1):
+        return ()
+    return tuple(range(start, start + size * max(stride, 1), max(stride, 1)))
 
 
 def in_elements(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +16,7 @@ Integers = npt.NDArray[np.int64]
 OTHER, WORK, BACKWARD, ACCUMULATE = range(4)
 BACKWARD_NAME = "autograd::engine::evaluate_function"
 ACCUMULATE_NAME = f"{BACKWARD_NAME}: torch::autograd::AccumulateGrad"
+_STEP = re.compile(r"ProfilerStep#(\d{1,18})$")
 
 
 @lru_cache(1 << 12)
@@ -25,6 +27,12 @@ def kind_of(name: str) -> int:
     if name.startswith(BACKWARD_NAME):
         return ACCUMULATE if name.startswith(ACCUMULATE_NAME) else BACKWARD
     return OTHER
+
+
+def step_number(name: str) -> int | None:
+    """Which step the profiler's annotation `name` is of; None where it is another."""
+    step = _STEP.match(name)
+    return int(step.group(1)) if step else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ def _ranks(pieces: Pieces, addresses: Sequence[str], file: str) -> tuple[Pieces,
     busy = [n for n, nbytes in enumerate(volume.tolist()) if nbytes and nbytes * _BYSTANDER >= volume.max()]
     if not busy:
         mend = "ranks are told by their addresses: capture between hosts, namespaces or containers"
-        raise TraceError("no bytes of TCP between two addresses", file=file, mend=mend)
+        raise TraceError("no bytes of TCP or RDMA between two addresses", file=file, mend=mend)
     hosts = sorted(busy, key=lambda n: int(ipaddress.IPv6Address(_as_ipv6(addresses[n]))))
     rank_of = np.full(len(addresses), -1, np.int64)
     rank_of[hosts] = np.arange(len(hosts))

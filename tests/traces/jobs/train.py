@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import nn
 
 SAID: list[list[Any]] = []
+DEFINED: list[Any] = []
 
 
 def say(
@@ -195,14 +196,45 @@ def groups() -> Callable[[], None]:
     return step
 
 
+def define_an_operator() -> None:
+    """One that a later torch may have."""
+    library = torch.library.Library("c10d", "FRAGMENT")
+    library.define("shuffle_(Tensor[] tensors, __torch__.torch.classes.c10d.ProcessGroup process_group) -> ()")
+    library.impl("shuffle_", lambda tensors, group: None, "CPU")
+    DEFINED.append(library)
+
+
+def new() -> Callable[[], None]:
+    group = dist.distributed_c10d._get_default_group().boxed()
+
+    def step() -> None:
+        tensor = torch.ones(8)
+        dist.all_reduce(tensor)
+        torch.ops.c10d.shuffle_([tensor], group)
+
+    return step
+
+
 def main() -> None:
     mode, steps = sys.argv[1], int(sys.argv[2])
     folder = Path(sys.argv[3]) if len(sys.argv) > 3 else None
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    if mode == "new":
+        define_an_operator()
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    step = {"ddp": ddp, "heavy": heavy, "fsdp2": fsdp2, "tp": tp, "pp": pp, "moe": moe, "groups": groups}[mode]()
+    steps_of = {
+        "ddp": ddp,
+        "heavy": heavy,
+        "fsdp2": fsdp2,
+        "tp": tp,
+        "pp": pp,
+        "moe": moe,
+        "groups": groups,
+        "new": new,
+    }
+    step = steps_of[mode]()
     dies = os.environ.get("DIES_AT_STEP")
     if folder is not None and mode in ("ddp", "fsdp2", "tp"):
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profile:

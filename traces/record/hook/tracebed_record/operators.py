@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any, Callable
 
-OPERATORS = (
-    "allreduce_", "allreduce_coalesced_", "broadcast_", "reduce_", "allgather_", "_allgather_base_",
-    "allgather_into_tensor_coalesced_", "allgather_coalesced_", "reduce_scatter_", "_reduce_scatter_base_",
-    "reduce_scatter_tensor_coalesced_", "gather_", "scatter_", "alltoall_base_", "alltoall_", "barrier",
-    "monitored_barrier_", "send", "recv_", "recv_any_source_",
-)  # fmt: skip
 _UNSAID = ("process_group", "reduce_op", "sparse_indices", "timeout")  # objects, and what moves nothing
+
+
+def operators(torch: ModuleType) -> list[str]:
+    """What this torch can do with a process group, also what no reader knows yet: that is for them to say."""
+    names = [
+        schema.name[len("c10d::") :]
+        for schema in torch._C._jit_get_all_schemas()
+        if schema.name.startswith("c10d::") and any(a.name == "process_group" for a in schema.arguments)
+    ]
+    return list(dict.fromkeys(names))
 
 
 class Describer:

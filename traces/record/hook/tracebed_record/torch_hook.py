@@ -22,7 +22,7 @@ from typing import Any, Callable
 
 from tracebed_record import steps
 from tracebed_record.gpu import Profile
-from tracebed_record.operators import OPERATORS, Describer, first_tensor
+from tracebed_record.operators import Describer, first_tensor, operators
 from tracebed_record.stream import Stream
 
 _REDUCING = ("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_reduce_scatter_base",
@@ -170,10 +170,9 @@ class Recorder:
         torch = self._torch
         library = torch.library.Library("c10d", "IMPL")
         below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
-        for name in OPERATORS:
-            operator = getattr(torch.ops.c10d, name, None)
-            if operator is not None:
-                library.impl(name, self._kernel(name, operator.default, below), "BackendSelect", with_keyset=True)
+        for name in operators(torch):
+            kernel = self._kernel(name, getattr(torch.ops.c10d, name).default, below)
+            library.impl(name, kernel, "BackendSelect", with_keyset=True)
         functional = torch.library.Library("_c10d_functional", "IMPL")
         for name in ("wait_tensor", *_FUNCTIONAL_REDUCING):
             if hasattr(torch.ops._c10d_functional, name):
