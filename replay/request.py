@@ -11,8 +11,9 @@ import msgspec
 
 from emulator.network import Network, from_dict
 from emulator.transport import NO_COSTS
-from replay import whatif
 from replay.plan import Plan, lower
+from replay.whatif.compute import scaled
+from replay.whatif.registry import apply
 from traces import archive
 from traces.checks import check, is_replayable
 from traces.errors import TraceError
@@ -78,7 +79,7 @@ def prepare(path: Path, what_if: tuple[str, ...], steps: str) -> tuple[Trace, li
         raise TraceError("marks no step, so there is no step time to measure", file=path, mend="record with step marks")
     if steps:
         trace = select(trace, *parse_steps(steps, trace.step_count))
-    return whatif.apply(trace, what_if)
+    return apply(trace, what_if)
 
 
 def not_applied(network: Network) -> tuple[str, ...]:
@@ -92,4 +93,4 @@ def not_applied(network: Network) -> tuple[str, ...]:
 def plan_of(request: Request) -> Plan:
     """The plan that the request asks for, dilated."""
     trace, _ = prepare(Path(request.trace), request.what_if, request.steps)
-    return lower(whatif.scaled(trace, Fraction(request.dilation)))
+    return lower(scaled(trace, Fraction(request.dilation)))

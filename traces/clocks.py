@@ -27,6 +27,9 @@ SYMMETRIC = frozenset(
     }
 )
 _FROM_ROOT = {CollectiveKind.BROADCAST, CollectiveKind.SCATTER}
+STARTED = "started_ns"
+"""Key of a trace's provenance: its time 0, in ns since the epoch of its lowest rank's clock."""
+
 _Ends = list[dict[str, int]]  # of each collective, the first end in ns that each clock has
 _Needs = list[tuple[int, int, int, int]]  # (rank, when something started, rank, when what needs it ended)
 

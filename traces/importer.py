@@ -18,9 +18,6 @@ from traces.pytorch.calls import MAX_RANKS, UNKNOWN, Call
 from traces.recording import GroupInfo, Recording
 from traces.timeline import program, untimed
 
-STARTED = "started_ns"
-"""Key of a trace's provenance: its time 0, in ns since the epoch of its lowest rank's clock."""
-
 _KNOWN = f"known: {', '.join(formats.FORMATS)}"
 _WORLD = ""  # the name of calls whose recording leaves the group out: they are of all ranks
 
@@ -125,7 +122,7 @@ def import_files(
         findings=_merged(findings, len(programs)),
         hosts=hosts,
         clock_residual_ns=aligned.after_ns,
-        provenance={**(provenance or {}), STARTED: str(aligned.started_ns)},
+        provenance={**(provenance or {}), clocks.STARTED: str(aligned.started_ns)},
     )
 
 

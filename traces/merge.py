@@ -8,7 +8,6 @@ from dataclasses import replace
 from traces import clocks
 from traces.clock_fit import Clock
 from traces.errors import TraceError
-from traces.importer import STARTED
 from traces.peers import resolved
 from traces.program import Communication, Group, Op, Origin, Program, Trace
 
@@ -34,7 +33,7 @@ def merged(traces: Sequence[Trace]) -> Trace:
     groups: dict[tuple[str, tuple[int, ...]], Group] = {}
     programs: dict[int, Program] = {}
     sources = 0
-    starts = [int(trace.provenance.get(STARTED, "0")) for trace in traces]
+    starts = [int(trace.provenance.get(clocks.STARTED, "0")) for trace in traces]
     for trace, start in zip(traces, starts, strict=True):
         ids: dict[int, int] = {}
         lanes: dict[int, int] = {}
@@ -61,7 +60,7 @@ def merged(traces: Sequence[Trace]) -> Trace:
         + said,
         hosts=hosts,
         clock_residual_ns=aligned.after_ns,
-        provenance={**traces[0].provenance, STARTED: str(min(starts) + aligned.started_ns)},
+        provenance={**traces[0].provenance, clocks.STARTED: str(min(starts) + aligned.started_ns)},
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from traces.counted import counted
 from traces.program import (
     ROOTED,
     Collective,
@@ -77,7 +78,7 @@ def program(
         "wait-after-window": sum(1 for item in calls.values() if item.wait_ns is None or item.wait_ns > last),
         **_lacks([item.call for item in calls.values()]),
     }
-    return Program(rank, tuple(ops)), (*timeline.findings, *_said(counts))
+    return Program(rank, tuple(ops)), (*timeline.findings, *counted(counts.items(), _SAID))
 
 
 def untimed(
@@ -111,33 +112,23 @@ def untimed(
         "no-timestamps": len(calls),
         **_lacks([call for call in calls if call.kind != "wait"]),
     }
-    return Program(rank, tuple(ops)), _said(counts)
+    return Program(rank, tuple(ops)), counted(counts.items(), _SAID)
 
 
-# code -> (what is said behind the number of operations, severity, whether replay is still right)
-_SAID: Mapping[str, tuple[str, Severity, bool]] = {
-    "alone": ("operations are of groups of one rank, which move nothing; left out", "info", True),
-    "outside-steps": ("operations before the first or after the last step were left out", "info", True),
+# code -> (what is said behind the number of operations, severity)
+_SAID: Mapping[str, tuple[str, Severity]] = {
+    "alone": ("operations are of groups of one rank, which move nothing; left out", "info"),
+    "outside-steps": ("operations before the first or after the last step were left out", "info"),
     "wait-after-window": (
         "operations are not waited for in the recording; their waits were put at its end",
         "warning",
-        True,
     ),
-    "dangling-wait": ("waits are for operations from before the recording; left out", "warning", True),
-    "no-timestamps": ("operations were recorded without times: there is no compute between them", "warning", True),
-    "assumed-root": ("operations have no recorded root; the group's first rank was taken", "info", True),
-    "no-sizes": ("operations have no recorded kind or size", "error", False),
-    "cut-list": ("operations have lists that the recorder cut; splits were taken as equal", "warning", True),
+    "dangling-wait": ("waits are for operations from before the recording; left out", "warning"),
+    "no-timestamps": ("operations were recorded without times: there is no compute between them", "warning"),
+    "assumed-root": ("operations have no recorded root; the group's first rank was taken", "info"),
+    "no-sizes": ("operations have no recorded kind or size", "error"),
+    "cut-list": ("operations have lists that the recorder cut; splits were taken as equal", "warning"),
 }
-
-
-def _said(counts: Mapping[str, int]) -> tuple[Finding, ...]:
-    found = []
-    for code, number in counts.items():
-        text, severity, replayable = _SAID[code]
-        if number:
-            found.append(Finding(code, f"{number} {text}", severity, replayable=replayable))
-    return tuple(found)
 
 
 def _lacks(calls: Sequence[Call]) -> dict[str, int]:

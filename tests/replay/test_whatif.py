@@ -6,7 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from replay.whatif import apply, mean_compute
+from replay.whatif.compute import mean_compute
+from replay.whatif.registry import apply
 from tests.replay.network import trace_of
 from traces.errors import TraceError
 from traces.program import Collective, CollectiveKind, Compute, StepMark, Trace, Wait

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.traces.jobs import free_port
 from tests.traces.test_horovod import TWO_STEPS, text_of
 from traces import archive
 from traces.checks import check, is_replayable
@@ -25,9 +25,7 @@ TRACEBED = [sys.executable, "-c", "from replay.cli.main import main; main()"]
 
 
 def torchrun(ranks: int, *arguments: str) -> list[str]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    where = ["--nproc-per-node", str(ranks), "--master-addr", "127.0.0.1", "--master-port", str(port)]
+    where = ["--nproc-per-node", str(ranks), "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
     return [sys.executable, "-m", "torch.distributed.run", *where, *arguments]
 
 
@@ -69,6 +67,14 @@ def shape(program: Program) -> list[tuple[object, ...]]:
     ]
 
 
+def assert_as_said(trace: Trace, folder: Path, steps: slice = slice(1, None)) -> None:
+    """Each rank's steps are those `steps` that it wrote down itself (the first is warm-up), and all is waited for."""
+    for rank, program in trace.programs.items():
+        own = json.loads((folder / f"said.{rank}.json").read_text())
+        assert said(program, trace) == own[steps], rank
+        assert sum(isinstance(op, Wait) for op in program.ops) == len(shape(program))
+
+
 @pytest.mark.parametrize(("mode", "ranks"), [("pp", 3), ("moe", 3), ("groups", 4)])
 def test_what_a_job_calls_is_what_is_recorded(tmp_path: Path, mode: str, ranks: int) -> None:
     text = record(tmp_path / "job.trace", *torchrun(ranks, str(JOB), mode, "4", str(tmp_path)))
@@ -76,10 +82,7 @@ def test_what_a_job_calls_is_what_is_recorded(tmp_path: Path, mode: str, ranks: 
     trace = archive.read(tmp_path / "job.trace")
     assert f"{ranks} of {ranks} ranks, 3 steps" in text
     assert "us an operation" in text
-    for rank, program in trace.programs.items():
-        own = json.loads((tmp_path / f"said.{rank}.json").read_text())
-        assert said(program, trace) == own[1:], rank  # the first step is warm-up
-        assert sum(isinstance(op, Wait) for op in program.ops) == len(shape(program))
+    assert_as_said(trace, tmp_path)
     assert is_replayable(check(trace))
     assert not [finding for finding in trace.findings if finding.severity != "info"]
 
@@ -129,14 +132,12 @@ def test_only_the_steps_that_are_asked_for(tmp_path: Path) -> None:
 
     trace = archive.read(tmp_path / "job.trace")
     assert trace.step_count == 2
-    for rank, program in trace.programs.items():
-        assert said(program, trace) == json.loads((tmp_path / f"said.{rank}.json").read_text())[3:5]
+    assert_as_said(trace, tmp_path, slice(3, 5))
 
 
 def test_nodes_record_apart_and_are_merged(tmp_path: Path) -> None:
     """Two commands, as on two machines, of two ranks each."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     nodes = []
     for node in range(2):
         where = ["--nnodes", "2", "--node-rank", str(node), "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
@@ -166,8 +167,7 @@ def test_nodes_record_apart_and_are_merged(tmp_path: Path) -> None:
     merge = [*TRACEBED, "merge", "node1.trace", "node0.trace", "-o", "job.trace"]
     subprocess.run(merge, cwd=tmp_path, check=True, timeout=60)
     trace = archive.read(tmp_path / "job.trace")
-    for rank, program in trace.programs.items():
-        assert said(program, trace) == json.loads((tmp_path / f"said.{rank}.json").read_text())[1:]
+    assert_as_said(trace, tmp_path)
     assert is_replayable(check(trace))
 
 
@@ -181,6 +181,7 @@ def test_a_plain_job_that_marks_its_steps_itself(tmp_path: Path) -> None:
         "for _ in range(3):\n"
         "    dist.all_reduce(torch.ones(10))\n"
         "    tracebed_record.step()\n"
+        "dist.destroy_process_group()\n"  # without it gloo's threads end half of such jobs with SIGABRT, recorded or not
     )
     both = f"{sys.executable} {script} 0 & {sys.executable} {script} 1; wait $!"
     assert "2 of 2 ranks, 2 steps" in record(tmp_path / "job.trace", "sh", "-c", both)
@@ -205,6 +206,7 @@ def test_ranks_of_torch_multiprocessing_and_a_recording_that_the_job_starts(tmp_
         "            dist.all_reduce(torch.ones(10))\n"
         "            step()\n"
         "    dist.all_reduce(torch.ones(99))\n"
+        "    dist.destroy_process_group()\n"
         "if __name__ == '__main__':\n"
         "    mp.spawn(rank, nprocs=2)\n"
     )
@@ -229,6 +231,7 @@ def test_a_profile_of_some_steps_gives_the_times_and_the_recording_what_was_call
         "    tracebed_record.step()\n"
         "profile.stop()\n"
         "dist.destroy_process_group()\n"
+        "os._exit(0)\n"  # as in jobs/train.py
     )
     record(tmp_path / "job.trace", *torchrun(2, str(script)), options=("--steps", "0:3"))
     trace = archive.read(tmp_path / "job.trace")

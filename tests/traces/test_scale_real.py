@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.traces.jobs import free_port
 from traces.importer import import_files
 from traces.program import Collective, Trace
 from traces.scale import with_ranks
@@ -21,9 +21,7 @@ ROW = 513  # elements of one row of the job's widest layers, weight and bias
 
 def recorded(script: Path, mode: str, folder: Path) -> Trace:
     """The corpus's own job, run here on two ranks."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     argv = [sys.executable, str(script), str(folder), mode]
     ranks = [
         subprocess.Popen(argv, env={**os.environ, **where, "RANK": str(rank)}, stdout=subprocess.DEVNULL)

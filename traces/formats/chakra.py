@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from traces import graph
+from traces.counted import counted
 from traces.errors import TraceError
 from traces.files import Opened
 from traces.formats import chakra_json
@@ -99,7 +100,7 @@ def write(trace: Trace) -> tuple[dict[str, bytes], tuple[Finding, ...]]:
         files[f"trace.{rank}.et"] = schema.strung([schema.GlobalMetadata(version="0.0.4"), *messages])
     if small:
         files["comm_group.json"] = msgspec.json.encode({names[group.id]: group.ranks for group in small})
-    return files, tuple(Finding(code, f"{n} {_LOST[code]}", "info") for code, n in sorted((+said).items()))
+    return files, counted(sorted(said.items()), _LOST)
 
 
 _LOST = {

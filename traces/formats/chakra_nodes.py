@@ -16,6 +16,7 @@ from typing import Annotated
 import msgspec
 
 from traces import graph
+from traces.counted import counted
 from traces.errors import TraceError
 from traces.files import Opened
 from traces.graph import Graph, Node
@@ -25,7 +26,6 @@ from traces.program import (
     CollectiveKind,
     Communication,
     Compute,
-    Finding,
     Group,
     Recv,
     Send,
@@ -106,7 +106,7 @@ def job(files: Sequence[Opened], nodes: Callable[[Opened, Counter[str]], Iterabl
         groups=tuple(groups),
         programs=programs,
         step_count=min(sum(isinstance(op, StepMark) for op in p.ops) for p in programs.values()),
-        findings=(*(_finding(code, number) for code, number in sorted((+said).items())), *findings),
+        findings=(*counted(sorted(said.items()), _SAID), *findings),
     )
 
 
@@ -128,11 +128,6 @@ _SAID: dict[str, tuple[str, Severity]] = {
     "no-kind": ("collectives have no recorded kind and were left out", "error"),
     "no-sizes": ("operations have no recorded size", "error"),
 }
-
-
-def _finding(code: str, number: int) -> Finding:
-    text, severity = _SAID[code]
-    return Finding(code, f"{number} {text}", severity, replayable=severity != "error")
 
 
 def _rank(name: str, *, alone: bool) -> int:

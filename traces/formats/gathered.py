@@ -85,7 +85,7 @@ class Gathered:
             if cat in ("cpu_op", "operator"):
                 self._add_operators(mine)
             elif cat == "user_annotation":
-                self.telling += mine
+                self.telling += map(_kept, mine)
             elif cat in _DEVICE_WORK:
                 self._add_device_work(mine)
             elif cat in _LAUNCHES:
@@ -112,11 +112,11 @@ class Gathered:
         _extend(self._operators, self._threads_of(events), *_times_of(events), [kind_of(e.name) for e in events])
         if self.pid == UNKNOWN:
             self.pid = next((e.pid for e in events if e.cat == "cpu_op" and isinstance(e.pid, int)), UNKNOWN)
-        self.telling += [e for e in events if e.name == "record_param_comms" or e.name.startswith("c10d::")]
+        self.telling += [_kept(e) for e in events if e.name == "record_param_comms" or e.name.startswith("c10d::")]
 
     def _add_device_work(self, events: list[Event]) -> None:
         identified = [(event, args_of(event, Ids, self._file)) for event in events]
-        self._comms += [pair for pair in identified if is_comm(pair[0].name)]
+        self._comms += [(_kept(event), ids) for event, ids in identified if is_comm(event.name)]
         work = [pair for pair in identified if not is_comm(pair[0].name)]
         _extend(self._work, [ids.correlation for _, ids in work], *_times_of([event for event, _ in work]))
         self._streams.update(ids.stream for _, ids in work)
@@ -127,7 +127,10 @@ class Gathered:
 
     def operators(self, base_ns: int) -> Operators:
         thread, start, end, kind = map(_column, self._operators)
-        return Operators(tuple(self._threads), thread, start + base_ns, end + base_ns, kind)
+        for times in (start, end):
+            times += base_ns  # in place: there may be millions
+        self._operators = (array("q"), array("q"), array("q"), array("b"))
+        return Operators(tuple(self._threads), thread, start, end, kind)
 
     def gpu(self, base_ns: int) -> Gpu | None:
         """What the GPU did; None where none was recorded."""
@@ -165,6 +168,11 @@ class Gathered:
             ),
             last=int(max([*(k.span.end for k in kernels), *(end.max(keepdims=True) + base_ns if len(end) else ())])),
         )
+
+
+def _kept(event: Event) -> Event:
+    """The event without the part of the file that it came from: undecoded arguments are a view of that."""
+    return msgspec.structs.replace(event, args=event.args.copy())
 
 
 def span_of(event: Event, base_ns: int, ident: int = UNKNOWN) -> Span:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from traces.counted import counted
 from traces.errors import TraceError
 from traces.files import Opened
 from traces.program import CollectiveKind, DType, Finding, Group, Trace
@@ -187,7 +188,7 @@ class _Reader:
             timeline = self._timeline(rank, size, steps, begin)
             programs[rank], findings = program(timeline, rank, {_WORLD: world}, source=0)
             said.update(dict.fromkeys(findings))
-        found = [Finding(code, f"{count} {_SAID[code]}", "info") for code, count in sorted(self._said.items()) if count]
+        found = [*counted(sorted(self._said.items()), _SAID)]
         found.append(Finding("assumed-wait", _WAITS, "info"))
         return Trace(
             world_size=size,

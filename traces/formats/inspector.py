@@ -20,6 +20,7 @@ from typing import Annotated
 import msgspec
 
 from traces import clocks
+from traces.counted import counted
 from traces.errors import TraceError
 from traces.files import Opened
 from traces.program import CollectiveKind, DType, Finding, Group, Program, Trace
@@ -196,7 +197,7 @@ class _Reader:
         self.events.setdefault(process, []).append(_Event(call, start, end if start else 0, source))
 
     def findings(self) -> list[Finding]:
-        found = [Finding(code, f"{count} {_SAID[code]}", "info") for code, count in sorted(self._said.items())]
+        found = [*counted(sorted(self._said.items()), _SAID)]
         if self._smallest >= SMALLEST_BYTES:
             found.append(Finding("small-left-out", _SMALL))
         return [

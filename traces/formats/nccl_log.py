@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby, pairwise
 
+from traces.counted import counted
 from traces.errors import TraceError
 from traces.files import Opened
 from traces.program import (
@@ -132,7 +133,7 @@ def read(files: Sequence[Opened]) -> Trace:
         raise TraceError(text, file=files[0].name, mend="run with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL")
     job = _Job(reader.calls, reader.seen)
     programs = {job.rank_of[device]: job.program(device) for device in reader.calls}
-    said = [Finding(code, f"{count} {_SAID[code]}", "info") for code, count in sorted(job.said.items())]
+    said = [*counted(sorted(job.said.items()), _SAID)]
     timed = all(call.at >= 0 for calls in reader.calls.values() for call in calls)
     said += [_ENQUEUED if timed else _UNTIMED, *(reader.findings), *job.findings]
     return Trace(

@@ -21,6 +21,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from traces.counted import counted
 from traces.errors import TraceError
 from traces.files import Opened
 from traces.graph import one_step
@@ -145,7 +146,7 @@ def read(files: Sequence[Opened]) -> Trace:
         groups=tuple(groups.values()),
         programs=programs,
         step_count=min(sum(isinstance(op, StepMark) for op in p.ops) for p in programs.values()),
-        findings=tuple(_finding(code, number) for code, number in sorted((+said).items())),
+        findings=counted(sorted(said.items()), _SAID),
     )
 
 
@@ -187,11 +188,6 @@ _SAID: dict[str, tuple[str, Severity]] = {
     "wait-after-window": ("operations are not waited for in the recording; their waits were put at its end", "warning"),
     "waiting-or-compute": ("times behind a wait may be waiting or compute; they were taken for waiting", "warning"),
 }
-
-
-def _finding(code: str, number: int) -> Finding:
-    text, severity = _SAID[code]
-    return Finding(code, f"{number} {text}", severity, replayable=severity != "error")
 
 
 class _Reader:
@@ -339,7 +335,7 @@ def write(trace: Trace) -> tuple[dict[str, bytes], tuple[Finding, ...]]:
             else:
                 rows.append({**_written(op, index, rank, groups, said), "startTime_ns": now})
         files[f"rank-{rank}.json"] = b"[\n" + b",\n".join(map(msgspec.json.encode, rows)) + b"\n]\n"
-    return files, tuple(Finding(code, f"{n} {_LOST[code]}", "info") for code, n in sorted((+said).items()))
+    return files, counted(sorted(said.items()), _LOST)
 
 
 def _written(

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from traces import clocks
+from traces.counted import counted
 from traces.errors import TraceError
 from traces.files import Opened
 from traces.peers import resolved
@@ -24,7 +25,6 @@ from traces.program import (
     Collective,
     CollectiveKind,
     Compute,
-    Finding,
     Group,
     Op,
     Origin,
@@ -85,7 +85,7 @@ def read(files: Sequence[Opened]) -> Trace:
     programs, said = resolved({rank: Program(rank, tuple(ranks[rank].ops)) for rank in sorted(ranks)})
     aligned = clocks.align(programs, {})
     counts = sum((reader.said for reader in ranks.values()), Counter[str]())
-    found = [Finding(code, f"{count} {_SAID[code]}", "info") for code, count in sorted(counts.items())]
+    found = counted(sorted(counts.items()), _SAID)
     return Trace(
         world_size=size,
         groups=(Group(0, "0", tuple(range(size)), 0, "MPI_COMM_WORLD"),),

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from traces.counted import counted
 from traces.errors import TraceError
 from traces.files import Opened
 from traces.graph import one_step
@@ -81,7 +82,7 @@ def read(files: Sequence[Opened]) -> Trace:
         groups=(Group(0, "0", tuple(range(world_size)), 0, "default_pg"),),
         programs=programs,
         step_count=min(sum(isinstance(op, StepMark) for op in p.ops) for p in programs.values()),
-        findings=tuple(Finding(code, f"{number} {_SAID[code]}", "info") for code, number in sorted(said.items())),
+        findings=counted(sorted(said.items()), _SAID),
     )
 
 
@@ -271,8 +272,7 @@ def write(trace: Trace) -> tuple[bytes, tuple[Finding, ...]]:
     lines: list[str] = []
     for rank, program in sorted(trace.programs.items()):
         lines += [f"{rank} init", *_program(program, trace.world_size, said), f"{rank} finalize"]
-    findings = (Finding(code, f"{number} {_LOST[code]}", "info") for code, number in sorted((+said).items()))
-    return "\n".join([*lines, ""]).encode(), tuple(findings)
+    return "\n".join([*lines, ""]).encode(), counted(sorted(said.items()), _LOST)
 
 
 _LOST = {

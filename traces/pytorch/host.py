@@ -23,12 +23,8 @@ class HostActivity:
     @classmethod
     def of(cls, operators: Operators) -> HostActivity:
         """Work is ATen operators and whatever has nothing inside; other operators enclose, and may hide waiting."""
-        order = np.lexsort((-operators.end, operators.start, operators.thread))
-        thread, start, end = operators.thread[order], operators.start[order], operators.end[order]
-        is_work = np.ones(len(order), bool)
-        is_work[:-1] = (thread[1:] != thread[:-1]) | (start[1:] >= end[:-1])
-        is_work |= operators.kind[order] == WORK
-        starts, ends = _merge(start[is_work], end[is_work])
+        work = _work(operators)
+        starts, ends = _merge(operators.start[work], operators.end[work])
         backward = operators.kind >= BACKWARD
         passes, passed = _merge(operators.start[backward], operators.end[backward])
         at = np.searchsorted(passes, starts, "right") - 1
@@ -63,6 +59,18 @@ class HostActivity:
         if not holds.any() or following == len(self.outside_backward):
             return None
         return self.idle_since(int(self.outside_backward[following]) - 1)
+
+
+def _work(operators: Operators) -> Integers:
+    """Places of the operators that are work. A function of its own, for what it needs on the way is large."""
+    order = np.lexsort((-operators.end, operators.start, operators.thread))
+    is_work = np.ones(len(order), bool)
+    thread = operators.thread[order]
+    is_work[:-1] = thread[1:] != thread[:-1]
+    del thread
+    is_work[:-1] |= operators.start[order[1:]] >= operators.end[order[:-1]]
+    is_work |= operators.kind[order] == WORK
+    return order[is_work]
 
 
 def _merge(starts: Integers, ends: Integers) -> tuple[Integers, Integers]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -70,8 +70,7 @@ def join(
         warmup, only = 0, None
     if older:
         said.append(Finding("restarted", f"{older} recordings are of ranks that were started again; left out", "info"))
-    whole = _whole_steps([head.path for head in newest.values()])
-    if newest and whole == 0 and trace.step_count:
+    if trace.step_count and any(next(_marks(head.path), None) is None for head in newest.values()):
         text = "no step was completed by all ranks, so all that was recorded is one step"
         said.append(Finding("no-whole-step", text))
     first, last = only if only is not None else (warmup, trace.step_count)
@@ -88,9 +87,7 @@ def overhead(folder: Path) -> Overhead:
     """What recording cost at most; nothing where no step was marked twice."""
     worst = Overhead(0, 0, 0)
     for path in folder.glob("rank-*.jsonl"):
-        marks = [
-            json.loads(line) for line in path.read_bytes().splitlines() if line[:4] == b'["s"' and line[-1:] == b"]"
-        ]
+        marks = [json.loads(line) for line in _marks(path)]
         if len(marks) > 1:
             (_, _, begun, before, spent), (_, _, ended, after, all_spent) = marks[0], marks[-1]
             worst = max(worst, Overhead(after - before, all_spent - spent, ended - begun), key=lambda one: one.spent_ns)
@@ -108,6 +105,9 @@ def _head(path: Path) -> _Head:
         raise TraceError("not a rank's recording", file=path, place="line 1") from error
 
 
-def _whole_steps(paths: list[Path]) -> int:
-    """Steps that every rank completed."""
-    return min((sum(line[:4] == b'["s"' for line in path.read_bytes().splitlines()) for path in paths), default=0)
+def _marks(path: Path) -> Iterator[bytes]:
+    """The lines of a rank's recording that say where a step ends, but one that a kill cut."""
+    with path.open("rb") as file:
+        for line in file:
+            if line.startswith(b'["s"') and line.endswith(b"]\n"):
+                yield line

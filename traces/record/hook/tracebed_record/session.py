@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import sys
 import time
 from typing import Any
 
@@ -16,8 +14,7 @@ class Session:
     """`is_on` in the steps whose operations are asked for; `spent_ns` was spent recording."""
 
     def __init__(self, folder: str, about: dict[str, Any]) -> None:
-        first, _, beyond = os.environ.get("TRACEBED_RECORD_STEPS", "").partition(":")
-        self._window = (int(first or 0), int(beyond or sys.maxsize))
+        self._window = steps.window("TRACEBED_RECORD_STEPS")
         self._file = Stream(folder, about)
         self._steps = self._operations = 0
         self._numbers = itertools.count()

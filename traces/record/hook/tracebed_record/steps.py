@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import functools
+import os
+import sys
 from typing import Any, Callable
 
 _marks: list[Callable[[str], None]] = []
+
+
+def window(variable: str) -> tuple[int, int]:
+    """The steps, first and beyond last, that an environment variable asks for as "A:B"; all where it is not set."""
+    first, _, beyond = os.environ.get(variable, "").partition(":")
+    return int(first or 0), int(beyond or sys.maxsize)
 
 
 def listen(mark: Callable[[str], None]) -> None:

@@ -66,13 +66,8 @@ _current: list[Recorder] = []
 def _begin(c10d: ModuleType) -> None:
     folder = os.environ.get("TRACEBED_RECORD")
     if folder:
-        _recorder(c10d).open(folder, _window("TRACEBED_RECORD_STEPS"))
-        _current[0].profile(folder, _window("TRACEBED_RECORD_GPU_STEPS"))
-
-
-def _window(variable: str) -> tuple[int, int]:
-    first, _, beyond = os.environ.get(variable, "").partition(":")
-    return int(first or 0), int(beyond or sys.maxsize)
+        _recorder(c10d).open(folder, steps.window("TRACEBED_RECORD_STEPS"))
+        _current[0].profile(folder, steps.window("TRACEBED_RECORD_GPU_STEPS"))
 
 
 def record(folder: str) -> Recorder:

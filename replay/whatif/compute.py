@@ -1,46 +1,16 @@
-"""What-ifs: pure functions Trace -> Trace that change the job before it is replayed.
-
-A what-if is written `name=value`. Each is one function registered below with `@what_if(name)`; it gives the changed
-trace and one sentence that says what was assumed, for whoever reads the result.
-"""
+"""How long ranks compute: all of it by a ratio, or to a time a step."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
 from dataclasses import replace
 from fractions import Fraction
 
 from emulator.errors import NetworkError
 from emulator.units import Duration
+from replay.whatif.registry import what_if
 from traces.errors import TraceError
 from traces.program import Compute, Op, Program, Trace
-
-WhatIf = Callable[[Trace, str], tuple[Trace, str]]
-
-_what_ifs: dict[str, WhatIf] = {}
-
-
-def what_if(name: str) -> Callable[[WhatIf], WhatIf]:
-    """Registers the decorated function as `name=...`."""
-
-    def register(function: WhatIf) -> WhatIf:
-        _what_ifs[name] = function
-        return function
-
-    return register
-
-
-def apply(trace: Trace, texts: Iterable[str]) -> tuple[Trace, list[str]]:
-    """Applies each `name=value` in turn; gives the trace and what was assumed. TraceError for one that can't be read."""
-    assumed = []
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or name not in _what_ifs:
-            raise TraceError(f"what-if {text!r}: expected NAME=VALUE", mend=f"names: {', '.join(_what_ifs)}")
-        trace, statement = _what_ifs[name](trace, value)
-        assumed.append(statement)
-    return trace, assumed
 
 
 @what_if("compute")
