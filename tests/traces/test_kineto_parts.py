@@ -63,7 +63,7 @@ def test_parts_of_real_files_are_their_events(corpus: Path) -> None:
     for stream in open_all(files):
         data = stream.whole().data
         decoder = msgspec.json.Decoder(list[Any])
-        parts = events.Parts([data], decoder, lambda _: None)
+        parts = events.Parts([data], decoder, lambda *_: None)
         assert [event for part in parts for event in part] == json.loads(data)["traceEvents"]
         assert json.loads(parts.around) == json.loads(data) | {"traceEvents": []}
 
@@ -79,8 +79,8 @@ def test_reading_by_lines_is_decoding(corpus: Path, monkeypatch: pytest.MonkeyPa
             continue
         data = stream.whole().data
 
-        def columns(part: bytes, has_pid: bool, name: str = stream.name) -> Columns | None:
-            found = kineto_lines.columns(part, has_pid)
+        def columns(text: bytes, size: int, name: str = stream.name) -> Columns | None:
+            found = kineto_lines.columns(text, size)
             (left if found is None else by_lines).add(name)
             return found
 
@@ -123,8 +123,8 @@ def in_lines(layout: str) -> bytes:
 def test_kinetos_own_layouts_are_read_by_lines(layout: str) -> None:
     data, seen = in_lines(layout), []
 
-    def columns(part: bytes, has_pid: bool) -> Columns | None:
-        seen.append(kineto_lines.columns(part, has_pid))
+    def columns(text: bytes, size: int) -> Columns | None:
+        seen.append(kineto_lines.columns(text, size))
         return seen[-1]
 
     quick = kineto_format.read_parts([data], "x", columns)
@@ -133,6 +133,22 @@ def test_kinetos_own_layouts_are_read_by_lines(layout: str) -> None:
     assert found is not None
     assert [column.tolist() for column in found.launches] == [[MAIN], [12_000], [13_000], [5], [1]]
     assert [column.tolist() for column in found.work] == [[5], [14_000], [20_000]]
+
+
+def test_an_event_that_looks_like_several_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its arguments hold what stands between events, so parts are cut inside it while later ones are read already."""
+    monkeypatch.setattr(events, "PART_BYTES", 1 << 11)
+    inside = ",".join(
+        f'\n  {{\n    "ph": "X", "cat": "cpu_op", "name": "aten::no", "ts": {at}\n  }}' for at in range(50)
+    )
+    odd = f'\n  {{\n    "ph": "X", "cat": "cpu_op", "name": "odd", "ts": 1, "args": {{"list": [{inside}]}}\n  }}'
+    data = in_lines("wide").replace(b"[\n  {", b"[" + odd.encode() + b",\n  {", 1)
+    data = data.replace(b"\n  ]", b"," + odd.encode() + b"\n  ]")
+    expected = json.loads(data)["traceEvents"]
+
+    parts = events.Parts([data], msgspec.json.Decoder(list[Any]), lambda *_: None)
+    assert [event for part in parts for event in part] == expected
+    assert told(kineto_format.read([data], "x")) == told(kineto_format.read_parts([data], "x", lambda *_: None))
 
 
 def test_damaged_files_are_never_a_traceback() -> None:

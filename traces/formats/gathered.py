@@ -62,7 +62,7 @@ class Gathered:
         self.telling: list[Event] = []  # communication calls and annotations, in the order of the file
         self._file = file
         self._threads: dict[int | str, int] = {}
-        self._operators = (array("q"), array("q"), array("q"), array("b"))  # thread, start, end, kind
+        self._operators = _no_operators()
         self._launches = (
             array("q"),
             array("q"),
@@ -126,11 +126,12 @@ class Gathered:
         return [known.setdefault(event.tid, len(known)) for event in events]
 
     def operators(self, base_ns: int) -> Operators:
-        thread, start, end, kind = map(_column, self._operators)
-        for times in (start, end):
-            times += base_ns  # in place: there may be millions
-        self._operators = (array("q"), array("q"), array("q"), array("b"))
-        return Operators(tuple(self._threads), thread, start, end, kind)
+        thread, start, end, kind = self._operators
+        self._operators = _no_operators()
+        times = _column(start), _column(end)
+        for column in times:
+            column += base_ns  # in place: there may be millions
+        return Operators(tuple(self._threads), np.frombuffer(thread, np.int32), *times, np.frombuffer(kind, np.int8))
 
     def gpu(self, base_ns: int) -> Gpu | None:
         """What the GPU did; None where none was recorded."""
@@ -168,6 +169,11 @@ class Gathered:
             ),
             last=int(max([*(k.span.end for k in kernels), *(end.max(keepdims=True) + base_ns if len(end) else ())])),
         )
+
+
+def _no_operators() -> tuple[array[int], array[int], array[int], array[int]]:
+    """Columns for threads, starts, ends and kinds."""
+    return array("i"), array("q"), array("q"), array("b")
 
 
 def _kept(event: Event) -> Event:

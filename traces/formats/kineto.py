@@ -100,12 +100,10 @@ def read(blocks: Iterable[bytes], file: str) -> Recording:
     return read_parts(blocks, file, columns)
 
 
-def read_parts(blocks: Iterable[bytes], file: str, by_lines: Callable[[bytes, bool], Columns | None]) -> Recording:
+def read_parts(blocks: Iterable[bytes], file: str, by_lines: Callable[[bytes, int], Columns | None]) -> Recording:
     """`read` with a choice of how the parts are read first (tests compare); what `by_lines` can't is decoded as JSON."""
     gathered = Gathered(file)
-    parts = Parts(
-        blocks, msgspec.json.Decoder(list[Event], strict=False), lambda part: by_lines(part, gathered.pid != UNKNOWN)
-    )
+    parts = Parts(blocks, msgspec.json.Decoder(list[Event], strict=False), by_lines)
     try:
         for part in parts:
             if isinstance(part, Columns):

@@ -18,15 +18,17 @@ from traces.pytorch.spans import ACCUMULATE, ACCUMULATE_NAME, BACKWARD, BACKWARD
 
 Mask = npt.NDArray[np.bool_]
 _Words = npt.NDArray[np.uint64]
+_ZEROS = np.uint64(0x3030303030303030)
 
 _BETWEEN = b"\n  },\n  {\n"
 _WORK = (b"kernel", b"gpu_memcpy", b"gpu_memset")
 _LAUNCHES = (b"cuda_runtime", b"cuda_driver", b"hip_runtime")
 _UNUSED = (b"python_function", b"gpu_user_annotation", b"overhead")
 _NAME = 64  # bytes of a launch's name that are looked at
+_ARGUMENTS = 160  # bytes of the GPU work's arguments in which its numbers stand, as a rule
+_STREAM = b'"stream": '
 _CORRELATION = b'"correlation": '
 _IDS = re.compile(rb'"(stream|correlation)": (\d{1,18})\b')
-_BEHIND = 128  # bytes put behind a part, so that what is looked for in its last event does not lie outside
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,38 +64,40 @@ class _UnlikeError(Exception):
     """The part is not laid out in this way."""
 
 
-def columns(part: bytes, has_pid: bool) -> Columns | None:
-    """The events of `part`, which are whole and have a comma between them; None where they are in another layout.
+def columns(text: bytes, size: int) -> Columns | None:
+    """The events in the first `size` bytes of `text`, which are whole and have a comma between them; None where they are in
+    another layout. BEHIND bytes more are there, so that what is looked for in the last event does not lie outside.
 
-    Without `has_pid`, the first operator is one of the others.
+    The first operator is one of the others, as they tell the process.
     """
-    if b"\\" in part:
+    if text.find(b"\\", 0, size) >= 0:
         return None
     try:
-        return _Part(part).columns(has_pid)
+        return _Part(text, size).columns()
     except _UnlikeError:
         return None
 
 
 class _Part:
-    def __init__(self, part: bytes) -> None:
-        self.size = len(part)
-        self.part = part + bytes(_BEHIND)
-        self.text = np.frombuffer(self.part, np.uint8)
-        self.ends = np.flatnonzero(self.text == ord("\n"))
+    def __init__(self, text: bytes, size: int) -> None:
+        self.size = size
+        self.part = text
+        self.text = np.frombuffer(text, np.uint8)
+        self.ends = np.flatnonzero(self.text[:size] == ord("\n"))
         short = np.flatnonzero(np.diff(self.ends) == len("\n  {"))
         starts = self.ends[short]
-        if not len(starts) or part[: starts[0]].strip():
+        if not len(starts) or text[: starts[0]].strip():
             raise _UnlikeError
         # The word at a byte, wherever it lies.
         self.words: _Words = np.ndarray((len(self.part) - 7,), "<u8", self.part, 0, (1,))
         _all(self.is_at(starts[1:] - len(b"\n  },"), _BETWEEN))
         _all(self.text[starts + 3] == ord("{"))
         self.first, self.starts = short, starts
-        self.layout = _WIDE if part.find(b'"ph": "X", ') >= 0 else _TALL
+        self.phs = starts + len(b"\n  {\n    ")
+        self.layout = _WIDE if self.is_at(self.phs, b'"ph": "X", ').any() else _TALL
 
-    def columns(self, has_pid: bool) -> Columns:
-        ph = self.starts + len(b"\n  {\n    ")
+    def columns(self) -> Columns:
+        ph = self.phs
         is_other = ~self.is_at(ph, b'"ph": "')
         spans = np.flatnonzero(self.is_at(ph, b'"ph": "X') & self.is_at(ph + 8, self.layout.category))
         is_other |= self.is_at(ph, b'"ph": "X')
@@ -122,8 +126,7 @@ class _Part:
         is_other[spans[left]] = True
 
         tells = self.is_at(operator_names, b"c10d::") | self.is_at(operator_names, b'record_param_comms"')
-        if not has_pid:
-            tells[:1] = True
+        tells[:1] = True
         is_other[operators[tells]] = True
         operators, operator_names = operators[~tells], operator_names[~tells]
         is_comm = self.is_at(work_names, b"ncclKernel") | self.is_at(work_names, b"ncclDevKernel")
@@ -199,18 +202,10 @@ class _Part:
 
     def digits(self, end: Integers) -> tuple[Integers, Integers]:
         """The value and the number of the digits before `end`, up to 8: all in one word, its last character highest."""
-        word = self.words[end - 8] ^ np.uint64(0x3030303030303030)
-        high = np.uint64(0x8080808080808080)
-        others = (((word & ~high) + np.uint64(0x7676767676767676)) | word) & high
-        count = 7 - ((np.frexp(others.astype(np.float64))[1].astype(np.int64) - 1) >> 3)
+        word = self.words[end - 8] ^ _ZEROS
+        count = 7 - _last_byte(_others(word))
         unused = ((8 - count) << 3).astype(np.uint64)
-        word = (word >> unused) << unused
-        word = word * np.uint64(10) + (word >> np.uint64(8))
-        pairs = np.uint64(0x000000FF000000FF)
-        word = (word & pairs) * np.uint64(100 + (1000000 << 32)) + ((word >> np.uint64(16)) & pairs) * np.uint64(
-            1 + (10000 << 32)
-        )
-        return (word >> np.uint64(32)).astype(np.int64), count
+        return _decimal((word >> unused) << unused), count
 
     def kinds(self, names: Integers) -> Integers:
         """What `kind_of` says."""
@@ -254,13 +249,56 @@ class _Part:
 
     def work_ids(self, events: Integers) -> tuple[Integers, frozenset[int]]:
         """What the launches of these are numbered, and all streams that they ran on."""
-        found = [self.ids(one) for one in events.tolist()]
-        streams = frozenset(ids.get(b"stream", UNKNOWN) for ids in found)
-        return np.array([ids.get(b"correlation", UNKNOWN) for ids in found], np.int64), streams
+        if not len(events):
+            return events, frozenset()
+        at = self.end(self.layout.arguments - 1, events)
+        words = self.words[at[:, np.newaxis] + np.arange(_ARGUMENTS)]
+        streams, first = self.labelled(at, words, _STREAM)
+        correlations, second = self.labelled(at, words, _CORRELATION)
+        behind = np.append(self.starts, self.size)[events + 1]
+        for index in np.flatnonzero((first < at) | (second < at) | (first > behind) | (second > behind)).tolist():
+            ids = self.ids(int(events[index]))
+            streams[index], correlations[index] = ids.get(b"stream", UNKNOWN), ids.get(b"correlation", UNKNOWN)
+        return correlations, frozenset(np.unique(streams).tolist())
+
+    def labelled(self, at: Integers, words: _Words, label: bytes) -> tuple[Integers, Integers]:
+        """The numbers of up to 7 digits behind `label`, and where these begin, -1 where there is none; `words`: those from
+        `at` on."""
+        found = words == np.uint64(int.from_bytes(label[:8], "little"))
+        begins = at + found.argmax(axis=1) + len(label)
+        word = self.words[begins] ^ _ZEROS
+        others = _others(word)
+        count = _last_byte(others & (~others + np.uint64(1)))
+        known = found.any(axis=1) & self.is_at(begins - len(label), label) & (count > 0)
+        unused = np.where(known, (8 - count) << 3, 0).astype(np.uint64)
+        return _decimal(word << unused), np.where(known, begins, -1)
 
     def ids(self, one: int) -> dict[bytes, int]:
         at = int(self.ends[self.first[one] + 1])
         return {name: int(value) for name, value in _IDS.findall(self.part, at, self.behind(one))}
+
+
+def _others(word: _Words) -> _Words:
+    """The highest bit of each byte that is more than 9."""
+    high = np.uint64(0x8080808080808080)
+    found: _Words = (((word & ~high) + np.uint64(0x7676767676767676)) | word) & high
+    return found
+
+
+def _last_byte(bits: _Words) -> Integers:
+    """In which byte the highest bit lies, -1 where there is none."""
+    found: Integers = (np.frexp(bits.astype(np.float64))[1].astype(np.int64) - 1) >> 3
+    return found
+
+
+def _decimal(word: _Words) -> Integers:
+    """The number whose digits, 0 to 9 each, are the bytes of `word`, the first in the lowest."""
+    word = word * np.uint64(10) + (word >> np.uint64(8))
+    pairs = np.uint64(0x000000FF000000FF)
+    word = (word & pairs) * np.uint64(100 + (1000000 << 32)) + ((word >> np.uint64(16)) & pairs) * np.uint64(
+        1 + (10000 << 32)
+    )
+    return (word >> np.uint64(32)).astype(np.int64)
 
 
 def _all(found: Mask) -> None:

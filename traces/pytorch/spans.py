@@ -50,14 +50,14 @@ class Span:
 class Operators:
     """Intervals on host threads, of which there are too many for objects: columns of one length.
 
-    `thread` is an index into `threads`; `kind` is what `kind_of` says of the name.
+    `thread` is an index into `threads`; `kind` is what `kind_of` says of the name; both in few bits.
     """
 
     threads: tuple[int | str, ...]
-    thread: Integers
+    thread: npt.NDArray[np.int32]
     start: Integers
     end: Integers
-    kind: Integers
+    kind: npt.NDArray[np.int8]
 
     def without(self, threads: Set[int | str]) -> Operators:
         """Those on other threads."""
