@@ -14,6 +14,7 @@ from typing import NamedTuple
 from replay.collectives.flat import SEND_RECV
 from replay.collectives.registry import choose, schedule_of
 from replay.collectives.schedule import Call, Schedule
+from replay.sending import Sending
 from traces.errors import TraceError
 from traces.program import (
     ROOTED,
@@ -90,10 +91,11 @@ PlannedOp = Compute | Transfer | Wait | StepMark
 
 @dataclass(frozen=True, slots=True)
 class RankPlan:
-    """What one rank does, at the indices of its program."""
+    """What one rank does, at the indices of its program. Without `sending` the collectives of a lane run one at a time."""
 
     rank: int
     ops: tuple[PlannedOp, ...]
+    sending: Sending | None = None
 
     def streams(self) -> list[Stream]:
         """The connections it needs, sorted. Makes every schedule, so that none has to be made while time is measured."""

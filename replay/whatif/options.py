@@ -18,6 +18,7 @@ VALUE = ""
 _RATIO = re.compile(r"([0-9]{0,12}\.?[0-9]{1,12})(%?)")
 
 T = TypeVar("T")
+Choice = TypeVar("Choice", bound=str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +54,13 @@ class Options:
         """An error that says which what-if is wrong."""
         return TraceError(f"what-if {self.text!r}: {message}", mend=mend)
 
-    def choice(self, key: str, allowed: Collection[str], default: str | None = None) -> str:
+    def choice(self, key: str, allowed: Collection[Choice], default: Choice | None = None) -> Choice:
         """One of `allowed`."""
         value = self._value(key, default, f"one of {', '.join(allowed)}")
-        if value not in allowed:
+        found = next((one for one in allowed if one == value), None)
+        if found is None:
             raise self.error(f"{value!r} is not known", f"write one of {', '.join(allowed)}")
-        return value
+        return found
 
     def whole(self, key: str, low: int, high: int, default: int | None = None) -> int:
         """A whole number from `low` to `high`."""
