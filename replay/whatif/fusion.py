@@ -166,7 +166,7 @@ def _regrouped(
         ]
         before.add(len(of))
         after.add(len(parts))
-        regroup(one, edits, of, parts)
+        regroup(one, edits, of, parts, options)
     programs = {rank: edit.done() for rank, edit in edits.items()}
     what = "tensors" if model is not None else "recorded operations, taken as whole,"
     return scenario.on(

@@ -72,9 +72,8 @@ def rounds(trace: Trace, options: Options) -> list[Round]:
             found[op.group, step].setdefault(rank, []).append(one)
     if not found:
         text = "no all_reduce in a step joins replicas"
-        raise options.error(
-            text, "`tracebed info` shows what the trace holds; sharded gradients (ZeRO) can't be changed"
-        )
+        mend = "sharded gradients (ZeRO) can't be changed, nor what compress= gathers: let that come last"
+        raise options.error(text, mend)
     made = []
     for (group, step), by_rank in sorted(found.items()):
         shapes = {rank: [_shape(trace.programs[rank], one) for one in started] for rank, started in by_rank.items()}
@@ -154,11 +153,14 @@ class Part:
     tick_ns: int = 0
 
 
-def regroup(one: Round, edits: Mapping[int, Edit], of: Sequence[Piece], parts: Sequence[Part]) -> None:
+def regroup(
+    one: Round, edits: Mapping[int, Edit], of: Sequence[Piece], parts: Sequence[Part], options: Options
+) -> None:
     """Puts `parts` in the place of the round's operations.
 
-    A part starts where its last piece is ready and is waited for where its first one is needed. A rank that has nothing left
-    to compute before that idles to the part's tick.
+    A part starts where its last piece is ready and is waited for where its first one is needed. TraceError where a rank computes
+    between that and the start. A rank that has nothing left
+    to compute before it first waits idles to the part's tick.
     """
     for rank, started in one.started.items():
         edit = edits[rank]
@@ -167,6 +169,8 @@ def regroup(one: Round, edits: Mapping[int, Edit], of: Sequence[Piece], parts: S
             if old.wait >= 0:
                 edit.remove(old.wait)
         waits: list[tuple[Place, int]] = []
+        first = min([place for piece in of if (place := piece.needed[rank]) is not None], default=Place(one.end[rank]))
+        last = min(first, Place(one.end[rank]))
         idled = 0
         for part in parts:
             members = [of[number] for number in part.pieces]
@@ -175,15 +179,17 @@ def regroup(one: Round, edits: Mapping[int, Edit], of: Sequence[Piece], parts: S
             at = max(member.ready[rank] for member in members)
             if part.tick_ns:
                 due = edit.done_ns[one.begin[rank]] + part.tick_ns
-                last = min(one.end[rank], one.end[rank] if needed is None else needed.before)
-                at = max(at, edit.place(due, at.before, max(at.before, last)))
-                if at == needed:
+                at = max(at, edit.place(due, at.before, max(at.before, last.before)))
+                if at >= last:
                     idle = max(0, due - edit.done_ns[at.before] - idled)
                     edit.compute(at, idle, "idle")
                     idled += idle
             whole = replace(members[0].op, count=sum(member.op.count for member in members), name=part.name)
             key = edit.start(at, whole)
             if needed is not None:
-                waits.append((needed, key))
+                if needed < at and edit.done_ns[needed.before] < edit.done_ns[at.before] + at.ns:
+                    text = f"{whole.name!r} would hold what is waited for before all of it is ready"
+                    raise options.error(text, "put --what-if overlap=off in front of it")
+                waits.append((max(needed, at), key))
         for place, key in waits:
             edit.wait(place, key)

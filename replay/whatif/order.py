@@ -28,9 +28,7 @@ def waits(scenario: Scenario, options: Options) -> tuple[Scenario, str]:
     options.choice(VALUE, ("forward",))
     trace = scenario.trace
     if trace.step_count < 2:
-        raise options.error(
-            "the trace has one step, which no other follows", "`tracebed scale --repeat-steps` makes more"
-        )
+        raise options.error("the trace has one step, which no other follows", "`tracebed scale --repeat` makes more")
     edits = {rank: Edit(program) for rank, program in trace.programs.items()}
     by_step: defaultdict[int, dict[int, Round]] = defaultdict(dict)
     for one in rounds(trace, options):

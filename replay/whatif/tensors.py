@@ -39,7 +39,7 @@ def tensors(one: Round, edits: Mapping[int, Edit], model: Model) -> list[Piece]:
     Raises TraceError where the operations do not hold whole tensors of the model.
     """
     made: list[Piece] = []
-    held = _held(one.ops, model)
+    held = contents(one.ops, model)
     costs = [layer.flops for layer in model.layers]
     reached = len(costs)
     done_before = dict.fromkeys(one.started, 0)
@@ -64,28 +64,31 @@ def tensors(one: Round, edits: Mapping[int, Edit], model: Model) -> list[Piece]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tensor:
-    count: int  # as the operation counts
+class Tensor:
+    """One of a model's tensors: elements as its operation counts, the layer's number in the model."""
+
+    count: int
     name: str
     layer: int
+    shape: tuple[int, ...]
 
 
-def _held(ops: tuple[Collective, ...], model: Model) -> list[list[_Tensor]]:
-    """The tensors in each operation."""
+def contents(ops: tuple[Collective, ...], model: Model) -> list[list[Tensor]]:
+    """The tensors in each operation. Raises TraceError where they are not whole tensors of the model."""
     left = [
-        (math.prod(shape), f"{layer.name}.{number}", index)
+        (shape, f"{layer.name}.{number}", index)
         for index, layer in enumerate(model.layers)
         for number, shape in enumerate(layer.tensors)
     ]
     made = []
     for number, op in enumerate(ops):
         scale = model.dtype.itemsize if op.dtype is DType.UINT8 else 1
-        held: list[_Tensor] = []
+        held: list[Tensor] = []
         missing = op.count
         while missing > 0 and left:
-            elements, name, layer = left.pop()
-            held.append(_Tensor(elements * scale, name, layer))
-            missing -= elements * scale
+            shape, name, layer = left.pop()
+            held.append(Tensor(math.prod(shape) * scale, name, layer, shape))
+            missing -= held[-1].count
         if missing:
             what = f"{op.name!r}" if op.name else f"the step's all_reduce {number}"
             raise TraceError(f"{what} of {op.count} {op.dtype} does not hold whole tensors of {model.name}")
