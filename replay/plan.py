@@ -15,6 +15,7 @@ from replay.collectives.central import CENTRAL
 from replay.collectives.flat import SEND_RECV
 from replay.collectives.registry import choose, schedule_of
 from replay.collectives.schedule import Call, Schedule
+from replay.sending import Sending
 from traces.errors import TraceError
 from traces.program import (
     ROOTED,
@@ -97,10 +98,11 @@ PlannedOp = Compute | Transfer | Wait | StepMark
 
 @dataclass(frozen=True, slots=True)
 class RankPlan:
-    """What one rank does, at the indices of its program."""
+    """What one rank does, at the indices of its program. Without `sending` the collectives of a lane run one at a time."""
 
     rank: int
     ops: tuple[PlannedOp, ...]
+    sending: Sending | None = None
 
     def streams(self) -> list[Stream]:
         """The connections it needs, sorted. Makes every schedule, so that none has to be made while time is measured."""

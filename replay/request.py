@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -92,4 +93,5 @@ def not_applied(network: Network) -> tuple[str, ...]:
 def plan_of(request: Request) -> Plan:
     """The plan that the request asks for, dilated."""
     scenario = prepare(Path(request.trace), request.what_if, request.steps)
-    return lower(scaled(scenario.trace, Fraction(request.dilation)))
+    plan = lower(scaled(scenario.trace, Fraction(request.dilation)))
+    return Plan({rank: replace(own, sending=scenario.sending) for rank, own in plan.ranks.items()})

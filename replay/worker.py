@@ -9,7 +9,7 @@ import socket
 import time
 from array import array
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from emulator.errors import BedError
@@ -18,6 +18,7 @@ from replay.engine import NEVER, Action, Engine, PostRecv, SetTimer, StartSend, 
 from replay.payload import Verified
 from replay.plan import RankPlan
 from replay.process import Process, fork
+from replay.sending import UNSENT
 from replay.transports.events import ControlReady, Received, Sent
 from replay.transports.tcp import TcpOptions, TcpTransport
 
@@ -85,7 +86,8 @@ def _run(
     clock: Clock,
 ) -> None:
     payload = Verified(plan) if options.verify else None
-    with TcpTransport(plan.rank, plan.streams(), addresses, options.tcp, keep=options.verify) as transport:
+    tcp = options.tcp if plan.sending is None else replace(options.tcp, unsent=UNSENT, ahead=True)
+    with TcpTransport(plan.rank, plan.streams(), addresses, tcp, keep=options.verify) as transport:
         control.send(channel, control.Listening(plan.rank))
         _expect(channel, control.Connect)
         transport.connect()

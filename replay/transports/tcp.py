@@ -52,12 +52,15 @@ class PeerLostError(BedError):
 @dataclass(frozen=True, slots=True)
 class TcpOptions:
     """Per socket; None leaves it to the kernel. `congestion`: a name as in tcp_available_congestion_control; buffers in
-    bytes.
+    bytes; `unsent`: bytes that are taken before they are sent. `ahead`: messages are read before they are posted, so that
+    none holds back what was sent after it.
     """
 
     congestion: str | None = None
     send_buffer: int | None = None
     recv_buffer: int | None = None
+    unsent: int | None = None
+    ahead: bool = False
 
 
 @dataclass(slots=True)
@@ -213,6 +216,8 @@ class TcpTransport:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._options.send_buffer)
         if self._options.recv_buffer is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._options.recv_buffer)
+        if self._options.unsent is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, self._options.unsent)
         if self._options.congestion is not None:
             try:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, self._options.congestion.encode())
@@ -256,7 +261,7 @@ class TcpTransport:
             self._interest(connection, select.EPOLLOUT, False)
             self._write(connection)
         if mask & select.EPOLLIN:
-            if connection.posted:
+            if connection.posted or self._options.ahead:
                 self._read(connection)
             else:
                 self._interest(connection, select.EPOLLIN, False)

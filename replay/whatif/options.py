@@ -16,8 +16,10 @@ VALUE = ""
 """The key of the value itself, which has none."""
 
 _RATIO = re.compile(r"([0-9]{0,12}\.?[0-9]{1,12})(%?)")
+_RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
 
 T = TypeVar("T")
+Choice = TypeVar("Choice", bound=str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +55,13 @@ class Options:
         """An error that says which what-if is wrong."""
         return TraceError(f"what-if {self.text!r}: {message}", mend=mend)
 
-    def choice(self, key: str, allowed: Collection[str], default: str | None = None) -> str:
+    def choice(self, key: str, allowed: Collection[Choice], default: Choice | None = None) -> Choice:
         """One of `allowed`."""
         value = self._value(key, default, f"one of {', '.join(allowed)}")
-        if value not in allowed:
+        found = next((one for one in allowed if one == value), None)
+        if found is None:
             raise self.error(f"{value!r} is not known", f"write one of {', '.join(allowed)}")
-        return value
+        return found
 
     def whole(self, key: str, low: int, high: int, default: int | None = None) -> int:
         """A whole number from `low` to `high`."""
@@ -87,6 +90,21 @@ class Options:
     def rate(self, key: str, default: str | None = None) -> Rate:
         """A rate in bit/s, written with its unit."""
         return self._quantity(key, default, Rate.parse, "a rate, as in 10gbit")
+
+    def numbers(self, key: str, below: int) -> list[int]:
+        """Different whole numbers below `below`, in the order in which they are written: 3, 0-3, 0+2+1+3."""
+        wanted = f"numbers below {below}, as in 3, 0-3 or 0+2+1"
+        value = self._value(key, None, wanted)
+        made: list[int] = []
+        for part in value.split("+"):
+            found = _RANGE.fullmatch(part)
+            first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, -1)
+            if not first <= last < below:
+                raise self.error(f"{part!r} in {value!r} is not known", f"write {wanted}")
+            made += range(first, last + 1)
+        if len(set(made)) < len(made):
+            raise self.error(f"{value!r} has a number twice", f"write {wanted}")
+        return made
 
     def _quantity(self, key: str, default: str | None, parse: Callable[[str], T], wanted: str) -> T:
         value = self._value(key, default, wanted)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import replay.whatif
+from replay.sending import Sending
 from replay.whatif.options import Options
 from traces.errors import TraceError
 from traces.program import Trace
@@ -21,10 +22,12 @@ from traces.program import Trace
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """The job as it is to be replayed, and what was assumed in making it."""
+    """The job as it is to be replayed, and what was assumed in making it. `sending`: which message goes first, where its
+    collectives do not run one after the other."""
 
     trace: Trace
     assumed: tuple[str, ...] = ()
+    sending: Sending | None = None
 
     def on(self, trace: Trace) -> Scenario:
         """The same with another trace."""
