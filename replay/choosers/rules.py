@@ -60,6 +60,17 @@ def read_rules(texts: Sequence[str]) -> tuple[Rule, ...]:
     return tuple(map(_read, texts))
 
 
+def read_segment(text: str) -> int:
+    """The most bytes of a pipelined message. Raises TraceError."""
+    try:
+        size = Size.parse(text)
+    except NetworkError as error:
+        raise TraceError(f"--segment {text}: {error}", mend="write a size, like 64KiB") from None
+    if not size:
+        raise TraceError(f"--segment {text}: a message holds at least a byte", mend="write a size, like 64KiB")
+    return int(size)
+
+
 def _read(text: str) -> Rule:
     what, _, conditions = text.partition(":")
     kind, named, name = what.rpartition("=")

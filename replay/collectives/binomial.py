@@ -20,10 +20,10 @@ from traces.program import CollectiveKind
 @algorithm(CollectiveKind.BROADCAST, "binomial")
 def broadcast(call: Call) -> Schedule:
     """Buffer: the tensor, input at the root, output everywhere. A rank sends the tensor to each rank right under it, the largest
-    subtree first: the root ceil(log2 N) times. Together N-1 times.
+    subtree first, each once the one before has left: the root ceil(log2 N) times. Together N-1 times.
     """
     steps = Steps(call)
-    down(steps, _place(call), (0, call.count))
+    down(steps, _place(call), (0, call.count), in_turn=True)
     return steps.schedule(call.count)
 
 
@@ -66,7 +66,7 @@ def scatter_down(steps: Steps, chunks: list[Span]) -> None:
     if place.parent is not None:
         steps.recv(place.parent, *_spans(call, call.me, chunks))
     for child in place.children:
-        steps.send(child, *_spans(call, child, chunks))
+        steps.send(child, *_spans(call, child, chunks), in_turn=True)
 
 
 def _place(call: Call) -> Place:

@@ -27,11 +27,16 @@ class Steps:
         self.call = call
         self._tasks: list[Task] = []
         self._written, self._sent, self._copied = _Users(), _Users(), _Users()
+        self._turn: _Ids = _NOBODY
 
-    def send(self, peer: int, *spans: Span) -> None:
+    def send(self, peer: int, *spans: Span, in_turn: bool = False) -> None:
+        """Sends; `in_turn`: not before what was last sent in turn has left, as a program does whose sends return then."""
         for offset, count in self._pieces(spans):
+            after = self._written.of(offset, count)
+            if in_turn:
+                after, self._turn = after | self._turn, frozenset({len(self._tasks)})
             self._sent.add(offset, count, len(self._tasks))
-            self._tasks.append(Send(peer, offset, count, _sorted(self._written.of(offset, count))))
+            self._tasks.append(Send(peer, offset, count, _sorted(after)))
 
     def recv(self, peer: int, *spans: Span, reduce: bool = False) -> None:
         for offset, count in self._pieces(spans):

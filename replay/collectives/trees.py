@@ -109,13 +109,13 @@ def up(steps: Steps, place: Place, span: Span) -> None:
             steps.send(place.parent, segment)
 
 
-def down(steps: Steps, place: Place, span: Span) -> None:
-    """A broadcast of `span` from the tree's root."""
+def down(steps: Steps, place: Place, span: Span, *, in_turn: bool = False) -> None:
+    """A broadcast of `span` from the tree's root; `in_turn`: to one child after the other."""
     for segment in segments(steps.call, *span):
         if place.parent is not None:
             steps.recv(place.parent, segment)
         for child in place.children:
-            steps.send(child, segment)
+            steps.send(child, segment, in_turn=in_turn)
 
 
 def _rooted(call: Call) -> Place:

@@ -21,11 +21,19 @@ ISLANDS = {
 
 
 def groups(
-    kind: CollectiveKind, name: str, size: int, count: int, *, segment: int = 1 << 20, itemsize: int = 4
+    kind: CollectiveKind,
+    name: str,
+    size: int,
+    count: int,
+    *,
+    segment: int = 1 << 20,
+    itemsize: int = 4,
+    islands: tuple[int, ...] | None = None,
 ) -> Iterator[list[Schedule]]:
-    """The schedules of all ranks, for each root and each way to share islands that matters to the algorithm."""
+    """The schedules of all ranks, for each root, and each way to share islands that matters to the algorithm unless one is given."""
+    ways = ((), *(ISLANDS.get(size, ()) if name == "hierarchical" else ())) if islands is None else (islands,)
     for root in range(size) if kind in ROOTED else (-1,):
-        for islands in ((), *ISLANDS.get(size, ())) if name == "hierarchical" else ((),):
+        for shared in ways:
             yield [
                 schedule_of(
                     Call(
@@ -39,7 +47,7 @@ def groups(
                         root=root,
                         send_splits=(count,) * size if kind is CollectiveKind.ALL_TO_ALL else (),
                         recv_splits=(count,) * size if kind is CollectiveKind.ALL_TO_ALL else (),
-                        islands=islands,
+                        islands=shared,
                     )
                 )
                 for me in range(size)
