@@ -122,18 +122,13 @@ class Plan:
     ranks: Mapping[int, RankPlan]
 
 
-def lower(trace: Trace, *, algorithms: Mapping[str, str] | None = None, segment: int = DEFAULT_SEGMENT) -> Plan:
-    """Lowers every rank of `trace`.
+def lower(trace: Trace, *, segment: int = DEFAULT_SEGMENT) -> Plan:
+    """Lowers every rank of `trace`, each collective by its kind's default algorithm (`replay.choosing` has others).
 
-    `algorithms` maps a collective's kind to the name of its algorithm where the default is not wanted; `segment` is in
-    bytes. TraceError where ranks do not agree on what they do together: a rank that was not recorded, another kind or
-    size in the same place, a send without its receive. And for an operation of more than MOST_MESSAGES.
+    `segment` is in bytes. TraceError where ranks do not agree on what they do together: a rank that was not recorded,
+    another kind or size in the same place, a send without its receive. And for an operation of more than MOST_MESSAGES.
     """
-    wanted = dict(algorithms or {})
-    for kind in wanted:
-        if kind not in set(CollectiveKind):
-            raise TraceError(f"no collective is called {kind!r}", mend=f"known: {', '.join(CollectiveKind)}")
-    lowering = _Lowering(trace, {kind: choose(kind, wanted.get(kind)) for kind in CollectiveKind}, segment)
+    lowering = _Lowering(trace, segment)
     ranks = {rank: lowering.rank(program) for rank, program in sorted(trace.programs.items())}
     lowering.check()
     return Plan(ranks)
@@ -153,10 +148,9 @@ class _Meeting:
 class _Lowering:
     """Numbers the operations: the n-th collective of a group, and the n-th message of (group, tag, sender, receiver)."""
 
-    def __init__(self, trace: Trace, algorithms: Mapping[str, str], segment: int) -> None:
+    def __init__(self, trace: Trace, segment: int) -> None:
         self._programs = trace.programs
         self._groups = {group.id: group for group in trace.groups}
-        self._algorithms = algorithms
         self._segment = segment
         self._meetings: dict[tuple[object, ...], _Meeting] = {}
 
@@ -238,7 +232,7 @@ class _Lowering:
         served = group.served
         return Call(
             kind=op.kind,
-            algorithm=choose(op.kind, CENTRAL) if served else self._algorithms[op.kind],
+            algorithm=choose(op.kind, CENTRAL if served else None),
             size=size,
             me=group.ranks.index(rank),
             count=op.count,

@@ -12,7 +12,8 @@ import msgspec
 
 from emulator.network import Network, from_dict
 from emulator.transport import NO_COSTS
-from replay.plan import Plan, lower
+from replay.choosing import with_algorithms
+from replay.plan import DEFAULT_SEGMENT, Plan, lower
 from replay.whatif.compute import scaled
 from replay.whatif.registry import Scenario, apply
 from traces import archive
@@ -30,7 +31,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `network` is the resolved form (`emulator.network.to_dict`); `steps` is "A:B" or "" for all; `trace_hash` is that of the
     file's bytes; `image` is what a docker bed's containers are made of, "" for an empty one; `pcap` are the links that are
-    captured; `dilation` is by how much time is stretched while it runs, as in `replay.dilation`.
+    captured; `dilation` is by how much time is stretched while it runs, as in `replay.dilation`; `algorithms` are rules as in
+    `replay.choosers.rules`, `segment` the most bytes of a pipelined message.
     """
 
     trace: str
@@ -45,6 +47,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     verify: bool = False
     pcap: tuple[str, ...] = ()
     dilation: str = "1"
+    algorithms: tuple[str, ...] = ()
+    segment: int = DEFAULT_SEGMENT
 
     def resolved_network(self) -> Network:
         return from_dict(self.network)
@@ -91,7 +95,9 @@ def not_applied(network: Network) -> tuple[str, ...]:
 
 
 def plan_of(request: Request) -> Plan:
-    """The plan that the request asks for, dilated."""
+    """The plan that the request asks for, dilated. Algorithms are chosen for the network as it is: all of it is dilated alike."""
     scenario = prepare(Path(request.trace), request.what_if, request.steps)
-    plan = lower(scaled(scenario.trace, Fraction(request.dilation)))
+    plan = lower(scaled(scenario.trace, Fraction(request.dilation)), segment=request.segment)
+    if request.algorithms:
+        plan, _ = with_algorithms(plan, request.algorithms, request.resolved_network())
     return Plan({rank: replace(own, sending=scenario.sending) for rank, own in plan.ranks.items()})

@@ -16,11 +16,12 @@ from emulator.network import Network, to_dict
 from emulator.shaping import choose_fidelity
 from replay import control
 from replay.capture import check_links
+from replay.choosing import with_algorithms
 from replay.dilation import read_dilation, statement
 from replay.execute import Said, Up
 from replay.grounds import GROUNDS, describe_kernel
 from replay.ideal import ideal_step_ns
-from replay.plan import lower
+from replay.plan import DEFAULT_SEGMENT, lower
 from replay.request import Request, not_applied, prepare
 from replay.results import FORMAT, Run, RunFolder, read_totals, summarise
 from replay.seats import load_seated
@@ -76,11 +77,14 @@ def replay(
     verify: bool = False,
     pcap: Sequence[str] = (),
     dilation: str = "1",
+    algorithms: Sequence[str] = (),
+    segment: int = DEFAULT_SEGMENT,
     command: Sequence[str] = (),
     say: Callable[[Said], None] = lambda said: None,
 ) -> Run:
     """Replay `job` on `network`, leave the run in `folder`, and return what `run.json` says then; `pcap`: links to capture;
-    `dilation`: as in `replay.dilation`.
+    `dilation`: as in `replay.dilation`; `algorithms`: rules as in `replay.choosers.rules`; `segment`: the most bytes of a
+    pipelined message.
 
     The folder keeps what was measured also where the run fails.
 
@@ -89,6 +93,7 @@ def replay(
     """
     check_links(network, pcap)
     factor = read_dilation(dilation, ground)
+    _, chosen = with_algorithms(lower(job.trace, segment=segment), algorithms, network) if algorithms else (None, ())
     run = Run(
         format=FORMAT,
         tracebed=_version(),
@@ -106,10 +111,12 @@ def replay(
             verify=verify,
             pcap=tuple(pcap),
             dilation=dilation,
+            algorithms=tuple(algorithms),
+            segment=segment,
         ),
         kernel=describe_kernel(ground),
         fidelity=fidelity if fidelity != "auto" else choose_fidelity(network),
-        assumed=(*job.assumed, *([statement(factor)] if factor != 1 else []), *not_applied(network)),
+        assumed=(*job.assumed, *([statement(factor)] if factor != 1 else []), *not_applied(network), *chosen),
         status="running",
     )
     results = RunFolder(folder, job.trace.workers)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replay.cli.options import FIDELITY, STEPS, VERIFY
+from replay.cli.options import FIDELITY, STEPS, VERIFY, list_algorithms
 from replay.cli.what_ifs import list_what_ifs
 from replay.request import BEDS
 
@@ -45,6 +45,23 @@ if TYPE_CHECKING:
     is_eager=True,
     callback=list_what_ifs,
     help="Change the job first, as in compute=0.1; more than once, in turn. `list` shows all there are.",
+)
+@click.option(
+    "--algorithm",
+    "algorithms",
+    multiple=True,
+    metavar="[KIND=]NAME[:WHERE]",
+    is_eager=True,
+    callback=list_algorithms,
+    help="How collectives run: auto, nccl, gloo, mpi or an algorithm's name, for all or for one kind; WHERE is 64KiB..1MiB, "
+    "ranks=8.. or both. More than once, the last that fits wins. `list` shows all.",
+)
+@click.option(
+    "--segment",
+    default="1 MiB",
+    show_default=True,
+    metavar="SIZE",
+    help="The most that a pipelined message of a collective holds.",
 )
 @STEPS
 @click.option(
@@ -100,6 +117,8 @@ def command(
     networks: tuple[str, ...],
     settings: tuple[str, ...],
     what_if: tuple[str, ...],
+    algorithms: tuple[str, ...],
+    segment: str,
     steps: str,
     ground: str,
     bed: str,
@@ -122,11 +141,13 @@ def command(
     """  # fmt: skip
     from emulator.dilation import dilate
     from replay.capture import check_links
+    from replay.choosers.rules import read_rules, read_segment
     from replay.cli.network import split_settings
     from replay.dilation import read_dilation
     from replay.grounds import describe_kernel
     from replay.session import load_network, read_job, replay
 
+    read_rules(algorithms)  # raises where one can't be read
     if image and bed != "docker":
         raise click.UsageError("--image belongs to --bed docker")
     job = read_job(trace, what_if, steps)
@@ -145,6 +166,8 @@ def command(
         verify=verify,
         pcap=pcap,
         dilation=dilation,
+        algorithms=algorithms,
+        segment=read_segment(segment),
         command=tuple(sys.argv),
     )
     runs, failures = _run_all(job, resolved, base, how, jobs or _side_by_side(ground))
