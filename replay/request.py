@@ -95,7 +95,7 @@ def not_applied(network: Network) -> tuple[str, ...]:
 
 
 def plan_of(request: Request) -> Plan:
-    """The plan that the request asks for, dilated. Algorithms are chosen for the network as it is, of which all is dilated alike."""
+    """The plan that the request asks for, dilated. Algorithms are chosen for the network as it is: all of it is dilated alike."""
     trace, _ = prepare(Path(request.trace), request.what_if, request.steps)
     plan = lower(scaled(trace, Fraction(request.dilation)), segment=request.segment)
     if request.algorithms:

@@ -27,16 +27,20 @@ class Steps:
         self.call = call
         self._tasks: list[Task] = []
         self._written, self._sent, self._copied = _Users(), _Users(), _Users()
-        self._turn: _Ids = _NOBODY
+        self._turn, self._round, self._received = _NOBODY, _NOBODY, _NOBODY
 
     def send(self, peer: int, *spans: Span, in_turn: bool = False) -> None:
         """Sends; `in_turn`: not before what was last sent in turn has left, as a program does whose sends return then."""
         for offset, count in self._pieces(spans):
-            after = self._written.of(offset, count)
+            after = self._written.of(offset, count) | self._round
             if in_turn:
                 after, self._turn = after | self._turn, frozenset({len(self._tasks)})
             self._sent.add(offset, count, len(self._tasks))
             self._tasks.append(Send(peer, offset, count, _sorted(after)))
+
+    def next_round(self) -> None:
+        """What is sent from here on waits for all that was to be received so far, whether it sends it on or not."""
+        self._round = self._received
 
     def recv(self, peer: int, *spans: Span, reduce: bool = False) -> None:
         for offset, count in self._pieces(spans):
@@ -45,6 +49,7 @@ class Steps:
                 self._written.add(offset, count, len(self._tasks))
             else:
                 self._written.put(offset, count, len(self._tasks))
+            self._received |= {len(self._tasks)}
             self._tasks.append(Recv(peer, offset, count, _sorted(after), reduce))
 
     def copy(self, span: Span, target: int) -> None:

@@ -123,6 +123,9 @@ FORMULAS: dict[tuple[str, str], Callable[[int], tuple[int, int]]] = {
     ("all_to_all", "pairwise"): lambda n: (n * (n - 1) * S, (n - 1) * S),
     ("all_to_all", "direct"): lambda n: (n * (n - 1) * S, (n - 1) * S),
     ("all_to_all", "bruck"): lambda n: (n * ones(n) * S, ones(n) * S),
+    ("all_reduce", "blink"): lambda n: (2 * (n - 1) * S, 2 * (n - 1) * S // n),
+    ("broadcast", "blink"): lambda n: ((n - 1) * S, S),
+    ("reduce", "blink"): lambda n: ((n - 1) * S, S),
     ("broadcast", "chain"): lambda n: ((n - 1) * S, S),
     ("broadcast", "tree"): lambda n: ((n - 1) * S, min(n - 1, 2) * S if n > 3 else S),
     ("broadcast", "binomial"): lambda n: ((n - 1) * S, log2(n) * S),
@@ -132,7 +135,10 @@ FORMULAS: dict[tuple[str, str], Callable[[int], tuple[int, int]]] = {
     ("reduce", "binomial"): lambda n: ((n - 1) * S, S),
     ("reduce", "ring"): lambda n: ((n - 1) * S + (n - 1) * S // n, S),
     ("gather", "flat"): lambda n: ((n - 1) * S, S),
-    ("gather", "binomial"): lambda n: (scattered(n) * S, max(min(1 << bit, n - (1 << bit)) for bit in range(log2(n))) * S),
+    ("gather", "binomial"): lambda n: (
+        scattered(n) * S,
+        max(min(1 << bit, n - (1 << bit)) for bit in range(log2(n))) * S,
+    ),
     ("scatter", "flat"): lambda n: ((n - 1) * S, (n - 1) * S),
     ("scatter", "binomial"): lambda n: (scattered(n) * S, (n - 1) * S),
     ("reduce_scatter", "recursive-halving"): lambda n: folded_slots(n, back=1),
@@ -175,7 +181,7 @@ def test_what_is_sent_is_what_the_docstring_says(kind: CollectiveKind, name: str
 
 
 def test_what_rabenseifners_reduce_sends() -> None:
-    """Of the tensor: each folded rank all, each of P players (P-1)/P, log2 P / 2 in the gather, and all where the root is folded."""
+    """Of the tensor: each folded rank all, P players (P-1)/P, log2 P / 2 in the gather, and all again to a folded root."""
     for size in SIZES[1:]:
         players = power(size)
         for root, schedules in enumerate(groups(CollectiveKind.REDUCE, "rabenseifner", size, S)):
@@ -192,9 +198,7 @@ def test_what_crosses_islands_is_what_a_ring_of_islands_sends(islands: tuple[int
         (schedules,) = groups(kind, "hierarchical", len(islands), S, islands=islands)
         for island in {*islands}:
             mine = [rank for rank in ranks if islands[rank] == island]
-            crossing = {
-                way: n for way, n in between(schedules).items() if (way[0] in mine) + (way[1] in mine) == 1
-            }
+            crossing = {way: n for way, n in between(schedules).items() if (way[0] in mine) + (way[1] in mine) == 1}
             out, into = (sum(n for way, n in crossing.items() if way[end] in mine) for end in (0, 1))
             if whole is None:
                 assert into == (len(islands) - len(mine)) * S
@@ -208,7 +212,9 @@ def test_what_a_rank_of_equal_islands_sends() -> None:
     for rank in range(6):
         ways = {way[1]: n for way, n in between(schedules).items() if way[0] == rank}
         assert sum(n for peer, n in ways.items() if islands[peer] == islands[rank]) == 2 * (inside - 1) * S // inside
-        assert sum(n for peer, n in ways.items() if islands[peer] != islands[rank]) == 2 * (across - 1) * S // (across * inside)
+        assert sum(n for peer, n in ways.items() if islands[peer] != islands[rank]) == 2 * (across - 1) * S // (
+            across * inside
+        )
 
 
 def test_a_torus_of_ranks_speaks_along_rows_and_columns() -> None:

@@ -3,17 +3,10 @@ the literature states."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import ceil
-from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-
-from emulator.network import load, to_dict
-from tests.guest import run_guest
-from traces.program import CollectiveKind
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab")]
 
@@ -47,13 +40,15 @@ def several(count: int, nbytes: float) -> float:
 
 FORMULAS: Mapping[tuple[str, str], Callable[[int], float]] = {
     ("all_reduce", "ring"): lambda s: 2 * (N - 1) * t(s / N),
-    ("all_reduce", "two-rings"): lambda s: 2 * (N - 1) * several(2, s / N / 2),
+    ("all_reduce", "two-rings"): lambda s: 2 * (N - 1) * max(t(s / N / 2), 2 * w(s / N / 2)),
     ("all_reduce", "halving-doubling"): lambda s: 2 * (t(s / 2) + t(s / 4) + t(s / 8)),
     ("all_reduce", "bcube"): lambda s: 2 * (t(s / 2) + t(s / 4) + t(s / 8)),
     ("all_reduce", "recursive-doubling"): lambda s: 3 * t(s),
     ("all_reduce", "torus"): lambda s: 2 * 3 * t(s / 4) + 2 * 1 * t(s / 8),
     ("all_reduce", "hierarchical"): lambda s: 2 * (N - 1) * t(s / N),
     ("all_reduce", "tree"): lambda s: 2 * (several(2, s) + several(2, s) + t(s)),
+    ("all_reduce", "double-tree"): lambda s: 2 * (several(2, s / 2) + several(2, s / 2) + t(s / 2)),
+    ("all_reduce", "blink"): lambda s: 2 * several(N - 1, s / N),
     ("reduce_scatter", "ring"): lambda s: (N - 1) * t(s / N),
     ("reduce_scatter", "hierarchical"): lambda s: (N - 1) * t(s / N),
     ("reduce_scatter", "pairwise"): lambda s: several(N - 1, s / N),
