@@ -27,7 +27,7 @@ class Steps:
         self.call = call
         self._tasks: list[Task] = []
         self._written, self._sent, self._copied = _Users(), _Users(), _Users()
-        self._turn, self._round, self._received = _NOBODY, _NOBODY, _NOBODY
+        self._turn, self._round, self._rounds_end = _NOBODY, _NOBODY, 0
 
     def send(self, peer: int, *spans: Span, in_turn: bool = False) -> None:
         """Sends; `in_turn`: not before what was last sent in turn has left, as a program does whose sends return then."""
@@ -39,8 +39,9 @@ class Steps:
             self._tasks.append(Send(peer, offset, count, _sorted(after)))
 
     def next_round(self) -> None:
-        """What is sent from here on waits for all that was to be received so far, whether it sends it on or not."""
-        self._round = self._received
+        """What is sent from here on waits for all that was to be sent and received since the last round."""
+        self._round = frozenset(range(self._rounds_end, len(self._tasks)))
+        self._rounds_end = len(self._tasks)
 
     def recv(self, peer: int, *spans: Span, reduce: bool = False) -> None:
         for offset, count in self._pieces(spans):
@@ -49,7 +50,6 @@ class Steps:
                 self._written.add(offset, count, len(self._tasks))
             else:
                 self._written.put(offset, count, len(self._tasks))
-            self._received |= {len(self._tasks)}
             self._tasks.append(Recv(peer, offset, count, _sorted(after), reduce))
 
     def copy(self, span: Span, target: int) -> None:
