@@ -1,5 +1,6 @@
 """`collectives.py FILE`: collectives on beds of the lab kernel, many in one boot. FILE holds a JSON list of runs:
-[network (resolved), fidelity, verify, segment, rest in ns, [[kind, algorithm, count], ...]]; no two of a run's operations of a kind have one size.
+[network (resolved), fidelity, verify, segment, rest in ns, [[kind, algorithm, count], ...]]; no two of a
+run's operations of a kind have one size.
 
 Each operation is done twice: the first time opens TCP's windows. Each begins at all ranks at one moment, a rest after the one
 before. Says for each run the ns of each operation's second time, the elements verified, and the bytes over each link's ends.
@@ -23,6 +24,7 @@ from replay.plan import Transfer, lower
 from tests.guests.pair import report
 from tests.replay.network import trace_of
 from traces.program import ROOTED, Collective, CollectiveKind, Compute, DType, Op, StepMark, Wait
+
 
 def run(
     bed: NetnsBed, verify: bool, segment: int, rest: int, cases: list[tuple[str, str, int]]
