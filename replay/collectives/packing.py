@@ -1,11 +1,11 @@
 """Spanning trees over a network that together use its links well, for `replay.collectives.blink`.
 
-Blink packs directed trees by multiplicative weights and then takes few of them by integer programming, to within 5 % of the
-best. Here all trees carry an equal share, and there are two ways to find them, of which the one that keeps the busiest
-link busy for less time is taken: up to eight trees that grow one after the other, each by the edge that then leaves
-the busiest link on its way least busy (greedy, so there is no bound on how far it is from the best); and a tree of two
-levels round each member, which is what Blink uses on a switch. On a member's way to another packets pass all links of the
-bed's route, also where other members are on it.
+Blink packs directed trees by multiplicative weights and then takes few of them by integer programming, to within a few per
+cent of the best. Here all trees carry an equal share, and there are two ways to find them, of which the one that keeps the
+busiest link busy for less time is taken: up to eight trees that grow one after the other, each by the edge that adds least
+to how busy links are, short ways and idle links first (greedy, so there is no bound on how far it is from the best; 7 %
+was seen on tori); and a tree of two levels round each member, which is what Blink uses on a switch. On a member's way to
+another a packet passes all links of the bed's route, also where other members are on it.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def elements(kind: CollectiveKind, size: int, count: int) -> int:
 
 @pytest.mark.parametrize(("kind", "name"), ALGORITHMS)
 def test_every_result_is_right(kind: CollectiveKind, name: str) -> None:
-    """2 to 9 ranks and some more; none, one, odd numbers of elements and fewer than ranks; every root; islands of all kinds."""
+    """1 to 9 ranks and some more; none, one, odd numbers of elements and fewer than ranks; every root; islands of all kinds."""
     for size in (*SIZES, *MORE.get(name, ())):
         for islands in (tuple(range(size)), *(ISLANDS.get(size, ()) if name == "hierarchical" else ())):
             for count in COUNTS:

@@ -266,9 +266,8 @@ def test_on_a_switch_trees_are_of_one_hop() -> None:
 
 
 def test_sizes_in_words() -> None:
-    assert [in_words(n) for n in (0, 4, 65536, 5000, 1234567, 102_400_004)] == [
-        "0 B", "4 B", "64 KiB", "5 kB", "1.18 MiB", "97.7 MiB",
-    ]  # fmt: skip
+    words = {0: "0 B", 4: "4 B", 65536: "64 KiB", 5000: "4.883 KiB", 1234567: "1.177 MiB", 102_400_004: "97.66 MiB"}
+    assert {n: in_words(n) for n in words} == words
 
 
 def test_what_there_is_can_be_listed() -> None:
