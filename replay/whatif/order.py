@@ -46,7 +46,7 @@ def waits(scenario: Scenario, options: Options) -> tuple[Scenario, str]:
     counts = {sum(len(one.ops) for one in of.values()) for of in by_step.values()}
     said = (
         f"waits: each of the {max(counts)} operations of a step is waited for where the next forward pass needs it, "
-        "which takes half as long as the backward pass; the first step waits for nothing"
+        "which takes half as long as the backward pass; the first step waits for nothing: look at those behind it"
     )
     return scenario.on(replace(trace, programs=programs)), said
 
