@@ -125,9 +125,9 @@ class Flow(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, frozen=True, tag=True):
     """Everything measured at one rank.
 
-    `issued`, `began`, `ended`: native int64 per op of the plan, ns after Go, -1 where it was not reached
-    (`replay.engine.Records` says what they mean). `finished_ns`: when the program ended; `verified`: elements compared
-    with `--verify`, else 0.
+    `issued`, `began`, `ended`: native int64 per op of the plan, ns after Go, -1 where it was not reached; `messages`: three
+    for each message (`replay.engine.Records` says what they mean). `finished_ns`: when the program ended; `verified`:
+    elements compared with `--verify`, else 0.
     """
 
     rank: int
@@ -137,6 +137,7 @@ class Result(msgspec.Struct, frozen=True, tag=True):
     ended: bytes
     flows: tuple[Flow, ...]
     verified: int
+    messages: bytes = b""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):

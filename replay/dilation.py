@@ -55,6 +55,7 @@ def _result(result: control.Result, factor: Fraction) -> control.Result:
         result,
         finished_ns=_own(result.finished_ns, factor),
         **{name: _column(getattr(result, name), factor) for name in _TIMES},
+        messages=_messages(result.messages, factor),
         flows=tuple(_flow(flow, factor) for flow in result.flows),
     )
 
@@ -62,6 +63,12 @@ def _result(result: control.Result, factor: Fraction) -> control.Result:
 def _column(times: bytes, factor: Fraction) -> bytes:
     """-1 is no time, and stays."""
     return array("q", [at if at < 0 else _own(at, factor) for at in array("q", times)]).tobytes()
+
+
+def _messages(messages: bytes, factor: Fraction) -> bytes:
+    numbers = array("q", messages)
+    numbers[2::3] = array("q", [_own(at, factor) for at in numbers[2::3]])
+    return numbers.tobytes()
 
 
 def _flow(flow: control.Flow, factor: Fraction) -> control.Flow:

@@ -113,11 +113,15 @@ class Records:
 
     Transfer: started by the program, begun (its lane was free), ended (all its messages sent and received).
     Wait: reached, reached, released. Compute: begun, begun, ended. StepMark: three times when it was passed.
+
+    `messages` holds three numbers for each message that was sent or received, in the order in which that was done: the op,
+    the task of its schedule, and when.
     """
 
     issued: array[int]
     began: array[int]
     ended: array[int]
+    messages: array[int]
 
 
 class _Running:
@@ -141,7 +145,8 @@ class Engine:
         self.rank = plan.rank
         self.finished = False
         size = len(plan.ops)
-        self.records = Records(*(array("q", [NEVER]) * size for _ in range(3)))
+        issued, began, ended = (array("q", [NEVER]) * size for _ in range(3))
+        self.records = Records(issued, began, ended, messages=array("q"))
         self._ops = plan.ops
         self._payload: Payload = Pretend() if payload is None else payload
         self._lanes: dict[int, deque[_Running]] = {}
@@ -295,6 +300,7 @@ class Engine:
         return free
 
     def _done(self, running: _Running, task: int, now: int) -> None:
+        self.records.messages.extend((running.index, task, now))
         self._do(running, self._close(running, task))
         if not running.open:
             self._end(running, now)

@@ -29,10 +29,11 @@ from emulator.network import Network
 from emulator.shaping import Fidelity
 from replay import capture, control, coordinator, dilation
 from replay.coordinator import Start
+from replay.measured import write_measurement
 from replay.muster import called
 from replay.plan import Plan
 from replay.request import Request, plan_of
-from replay.results import Run, write_measurement
+from replay.results import Run
 from replay.worker import start_worker
 from traces.errors import TraceError
 
@@ -65,7 +66,8 @@ def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said]
         TraceError, NetworkError, MachineError, BedError: as their names say.
     """
     plan, factor = plan_of(request), Fraction(request.dilation)
-    network = dilate(request.resolved_network(), factor)
+    asked = request.resolved_network()
+    network = dilate(asked, factor)
     placed = _mustered if request.bed == "compose" else _forked
     with placed(request, network, plan, ledger) as (bed, start):
         say(Up(bed.fidelity, bed.exact))
@@ -80,7 +82,7 @@ def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said]
                 start=start,
                 stall_s=coordinator.STALL_S * float(factor),
             )
-        write_measurement(folder, plan, dilation.measurement(measured, factor))
+        write_measurement(folder, plan, asked, dilation.measurement(measured, factor))
     for name, missed in measured.missed.items():
         if missed:
             raise BedError(f"{name} missed {missed} packets: its file is not whole, though the rest of the run is")

@@ -22,7 +22,7 @@ from replay.grounds import GROUNDS, describe_kernel
 from replay.ideal import ideal_step_ns
 from replay.plan import lower
 from replay.request import Request, not_applied, prepare
-from replay.results import FORMAT, Run, RunFolder, read_totals, summarise
+from replay.results import FORMAT, Run, RunFolder, read_holders, read_totals, summarise
 from traces import archive
 from traces.errors import TraceError
 from traces.program import Trace
@@ -127,7 +127,7 @@ def replay(
     except BaseException as error:
         results.write_run(msgspec.structs.replace(run, status="failed", error=str(error) or type(error).__name__))
         raise
-    summary = summarise(results, job.recorded_step_ns, job.ideal_step_ns, read_totals(folder))
+    summary = summarise(results, job.recorded_step_ns, job.ideal_step_ns, read_totals(folder), read_holders(folder))
     done = msgspec.structs.replace(run, status="complete", summary=summary)
     results.write_run(done)
     return done

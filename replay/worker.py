@@ -103,6 +103,7 @@ def _run(
             ended=_relative(records.ended, begin),
             flows=transport.flows(),
             verified=0 if payload is None else payload.checked,
+            messages=_since(records.messages, begin),
         )
         control.send(channel, result)
         while not isinstance(message := control.from_coordinator(channel), control.Bye):
@@ -165,6 +166,12 @@ def _answer(message: control.FromCoordinator, channel: socket.socket, engine: En
     if not isinstance(message, control.Ask):
         raise BedError(f"rank {engine.rank}: expected Ask from the coordinator, got {type(message).__name__}")
     control.send(channel, control.Status(engine.rank, engine.blocked()))
+
+
+def _since(messages: array[int], begin: int) -> bytes:
+    """`Records.messages`, whose every third number is a time, with times that count from `begin`."""
+    messages[2::3] = array("q", [at - begin for at in messages[2::3]])
+    return messages.tobytes()
 
 
 def _relative(times: array[int], begin: int) -> bytes:
