@@ -84,11 +84,25 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
     """What are you waiting for?"""
 
 
+class Connection(msgspec.Struct, frozen=True):
+    """How many messages a rank has started to send on one of its connections, how many it has asked for, and got."""
+
+    peer: int
+    lane: int
+    p2p: bool
+    started: int = 0
+    posted: int = 0
+    received: int = 0
+
+
 class Status(msgspec.Struct, frozen=True, tag=True):
-    """The answer to Ask, in words."""
+    """The answer to Ask: in words, and whether the rank's timer runs, its program is at its end, and what has moved."""
 
     rank: int
     text: str
+    computing: bool
+    finished: bool
+    connections: tuple[Connection, ...]
 
 
 class Flow(msgspec.Struct, frozen=True):

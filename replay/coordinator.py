@@ -21,6 +21,7 @@ from replay.companions import Companion, Companions
 from replay.director import Director
 from replay.plan import Plan, RankPlan
 from replay.process import Held, dismiss
+from replay.stuck import is_deadlock, waiting
 from replay.transports.tcp import PeerLostError, TcpOptions
 from replay.transports.timer import Timer
 from replay.worker import WorkerOptions, monotonic, start_worker
@@ -31,11 +32,15 @@ _GRID_NS = 256_000_000
 """Connecting and starting happen at multiples of this, so that in the lab kernel they fall alike in every run, however long
 setting up took. It is 64 of its ticks: timers of up to 16 s are cut to 1, 8 or 64 ticks (kernel/time/timer.c)."""
 STALL_S = 900
-"""Seconds of the run's own clock without a step or a result after which it is given up."""
+"""Seconds of the run's own clock without anything moving after which it is given up: what TCP takes to give a path up."""
+_FIRST_LOOK_S = 1.0
+"""After so long a silence the ranks are asked what they wait for; then after twice as long, and so on."""
 _LAST_WORDS_S = 1.0
 _ERRORS = {error.__name__: error for error in (TraceError, NetworkError, MachineError, BedError)}
 
-M = TypeVar("M", control.Listening, control.Ready, control.Status, control.Result)
+M = TypeVar("M", control.Listening, control.Ready, control.Result)
+Said = list[tuple[int, control.FromWorker | None]]
+"""Messages, each with the rank that sent it; None where that is gone."""
 
 
 class Member(Held, Protocol):
@@ -81,7 +86,7 @@ def run(
         on_progress: called with each step mark that a rank passes.
         start: starts a rank's process.
         on_start: called with the id of each process that is forked here; all have ended when this returns.
-        stall_s: seconds of this kernel's clock without any news after which the run is given up.
+        stall_s: seconds of this kernel's clock without anything moving after which the run is given up.
 
     Raises:
         BedError: a rank or a companion died, failed or waits for ever.
@@ -163,9 +168,7 @@ class _Crew:
         """One message of `kind` from every rank; progress is passed on meanwhile."""
         found: dict[int, M] = {}
         while len(found) < len(self._workers):
-            said = self._listen(self._stall_s)
-            if not said:
-                raise BedError(self._stalled())
+            said = self._news(running=kind is control.Result)
             for rank, message in said:
                 if isinstance(message, control.Progress):
                     self._on_progress(message)
@@ -176,11 +179,47 @@ class _Crew:
                 raise self._why(failures)
         return found
 
-    def _listen(self, limit_s: float, without: Collection[int] = ()) -> list[tuple[int, control.FromWorker | None]]:
+    def _news(self, running: bool) -> Said:
+        """The next messages. BedError where none can come, or nothing has moved for too long; ranks that run are asked."""
+        quiet, look, last = 0.0, _FIRST_LOOK_S, dict[int, control.Status]()
+        while not (said := self._listen(pause := min(look, self._stall_s - quiet))):
+            states, said = self._ask() if running else ({}, [])
+            if said:
+                return said
+            if len(states) == len(self._workers):
+                if is_deadlock(states) and self._ask() == (
+                    states,
+                    [],
+                ):  # nothing moved between the two, so it is one moment
+                    raise BedError(f"the ranks wait for each other for ever: {waiting(states)}")
+                if states != last or any(state.computing for state in states.values()):
+                    quiet = 0.0
+            quiet, look, last = quiet + pause, 2 * look, states
+            if quiet >= self._stall_s:
+                down = "".join(f", link {link} is down" for link in self._director.down())
+                raise BedError(f"nothing has moved for {self._stall_s:.0f} s{down}: {waiting(states)}")
+        return said
+
+    def _ask(self) -> tuple[dict[int, control.Status], Said]:
+        """What every rank waits for, of those that answer soon; and what else they said meanwhile."""
+        self.tell(control.Ask())
+        states: dict[int, control.Status] = {}
+        others: Said = []
+        while len(states) < len(self._workers) and (said := self._listen(_LAST_WORDS_S)):
+            for rank, message in said:
+                if isinstance(message, control.Status):
+                    states[rank] = message
+                else:
+                    others.append((rank, message))
+            if any(message is None for _, message in said):
+                break
+        return states, others
+
+    def _listen(self, limit_s: float, without: Collection[int] = ()) -> Said:
         """The next messages; None for a rank that is gone. Empty after `limit_s` of silence."""
         sources = {worker.control.fileno(): worker for rank, worker in self._workers.items() if rank not in without}
         ready = self._wait_for(list(sources), limit_s)
-        said: list[tuple[int, control.FromWorker | None]] = []
+        said: Said = []
         for source in sorted(ready, key=lambda number: sources[number].rank):
             worker = sources[source]
             try:
@@ -217,14 +256,6 @@ class _Crew:
             return BedError(f"rank {silent[0]}'s process {self._workers[silent[0]].fate()}")
         cause = min(failures.values(), key=_lost_another)
         return _ERRORS.get(cause.kind, BedError)(_with_rank(cause))
-
-    def _stalled(self) -> str:
-        self.tell(control.Ask())
-        answers: dict[int, str] = {}
-        while len(answers) < len(self._workers) and (said := self._listen(_LAST_WORDS_S)):
-            answers.update((rank, message.text) for rank, message in said if isinstance(message, control.Status))
-        waiting = "; ".join(text for _, text in sorted(answers.items())) or "no rank answers"
-        return f"nothing has happened for {self._stall_s:.0f} s: {waiting}"
 
     def dismiss(self) -> None:
         """End every process that is left, and wait for all."""

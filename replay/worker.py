@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 import time
 from array import array
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -16,7 +17,7 @@ from emulator.errors import BedError
 from replay import control
 from replay.engine import NEVER, Action, Engine, PostRecv, SetTimer, StartSend, StepDone
 from replay.payload import Verified
-from replay.plan import RankPlan
+from replay.plan import RankPlan, Stream
 from replay.process import Process, fork
 from replay.transports.events import ControlReady, Received, Sent
 from replay.transports.tcp import TcpOptions, TcpTransport
@@ -93,7 +94,8 @@ def _run(
         begin = _expect(channel, control.Go).at_ns
         transport.watch(channel)
         engine = Engine(plan, payload)
-        _Driver(engine, transport, channel, clock).run(begin)
+        driver = _Driver(engine, transport, channel, clock)
+        driver.run(begin)
         records = engine.records
         result = control.Result(
             rank=plan.rank,
@@ -107,7 +109,7 @@ def _run(
         )
         control.send(channel, result)
         while not isinstance(message := control.from_coordinator(channel), control.Bye):
-            _answer(message, channel, engine)
+            driver.answer(message)
 
 
 def _expect(channel: socket.socket, wanted: type[Wanted]) -> Wanted:
@@ -126,6 +128,8 @@ class _Driver:
         self._channel = channel
         self._clock = clock
         self._begin = 0
+        self._computing = True  # until Go
+        self._started, self._posted, self._received = (Counter[Stream]() for _ in range(3))
 
     def run(self, begin: int) -> None:
         """From `begin` until the program has ended."""
@@ -137,35 +141,46 @@ class _Driver:
             now = self._clock()
             for event in events:
                 if isinstance(event, Received):
+                    self._received[event.stream] += 1
                     self._do(engine.received(event.stream, event.key, now))
                 elif isinstance(event, Sent):
                     self._do(engine.sent(event.stream, event.key, now))
                 elif isinstance(event, ControlReady):
-                    _answer(control.from_coordinator(self._channel), self._channel, engine)
+                    self.answer(control.from_coordinator(self._channel))
                 elif started:
+                    self._computing = False
                     self._do(engine.timer(now))
                 else:
-                    started = True
+                    started, self._computing = True, False
                     self._do(engine.start(begin))
 
     def _do(self, actions: list[Action]) -> None:
         transport = self._transport
         for action in actions:
             if isinstance(action, StartSend):
+                self._started[action.stream] += 1
                 transport.send(action.stream, action.key, action.nbytes, action.data)
             elif isinstance(action, PostRecv):
+                self._posted[action.stream] += 1
                 transport.post(action.stream, action.key, action.nbytes, action.data)
             elif isinstance(action, SetTimer):
+                self._computing = True
                 transport.set_timer(action.at_ns)
             elif isinstance(action, StepDone):
                 at = action.at_ns - self._begin
                 control.send(self._channel, control.Progress(self.engine.rank, action.step, at, action.exposed_ns))
 
-
-def _answer(message: control.FromCoordinator, channel: socket.socket, engine: Engine) -> None:
-    if not isinstance(message, control.Ask):
-        raise BedError(f"rank {engine.rank}: expected Ask from the coordinator, got {type(message).__name__}")
-    control.send(channel, control.Status(engine.rank, engine.blocked()))
+    def answer(self, message: control.FromCoordinator) -> None:
+        """Says what this rank waits for, and what has moved."""
+        engine = self.engine
+        if not isinstance(message, control.Ask):
+            raise BedError(f"rank {engine.rank}: expected Ask from the coordinator, got {type(message).__name__}")
+        moved = tuple(
+            control.Connection(*stream, self._started[stream], self._posted[stream], self._received[stream])
+            for stream in sorted(self._started.keys() | self._posted.keys())
+        )
+        status = control.Status(engine.rank, engine.blocked(), self._computing, engine.finished, moved)
+        control.send(self._channel, status)
 
 
 def _since(messages: array[int], begin: int) -> bytes:
