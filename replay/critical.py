@@ -29,6 +29,9 @@ MOST_ROWS = 6
 """Of each kind: for what takes less of the path, the step without it is not asked for."""
 
 
+_UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
+
+
 class Holder(msgspec.Struct, frozen=True):
     """What is on the critical path, for how long, and how long a step would be without it: means over steps, in ns.
 
@@ -114,4 +117,10 @@ def _owner(cause: Cause) -> tuple[Kind, str]:
         return ("compute" if cause.compute else "process"), f"rank {cause.rank}"
     op = cause.transfer.op
     what = op.kind.value if isinstance(op, Collective) else type(op).__name__.lower()
-    return "operation", f"{what} {op.name!r}" if op.name else f"{what} of {op_bytes(op):,} bytes"
+    return "operation", f"{what} of {_size(op_bytes(op))}" + (f" {op.name!r}" if op.name else "")
+
+
+def _size(nbytes: int) -> str:
+    """For people: three significant digits, in units of 1,000."""
+    number, unit = next(((nbytes / size, unit) for size, unit in _UNITS if nbytes >= size), (nbytes, "B"))
+    return f"{number:.3g} {unit}"

@@ -75,7 +75,7 @@ def _parted(wires: _Wires, hops: Sequence[_Hop], places: _Places, took: _Numbers
     delays = np.array([[wires.delay(hop)] for hop in hops], np.float64)
     signs = np.array([[wires.signs(hop)] for hop in hops], np.float64)
     delayed = delays * np.minimum(1, took / max(delays.sum(), 1))
-    body = took - delayed.sum(axis=0)
+    body = np.maximum(0, took - delayed.sum(axis=0))
     busy = np.minimum(body, [wires.busy(hop, places, took) for hop in hops])
     most = busy.max(axis=0)
     fullest, crowded = _largest(busy), _largest(busy + [wires.busy(_back(hop), places, took) for hop in hops])
@@ -152,7 +152,7 @@ class _Wires:
             return np.zeros(len(places))
         times, worked = self._worked[hop]
         ended = self._ended[places]
-        return np.interp(ended, times, worked) - np.interp(ended - took, times, worked)
+        return np.maximum(0, np.interp(ended, times, worked) - np.interp(ended - took, times, worked))
 
     def _work(self, hop: _Hop, places: _Places) -> tuple[_Numbers, _Numbers]:
         """Moments, and how many ns the hop was busy until each."""

@@ -32,6 +32,7 @@ from replay.critical import Holder
 from replay.ideal import step_times
 from replay.request import Request
 from replay.statistics import describe
+from traces.errors import TraceError
 
 FORMAT = 1
 STEP_COLUMNS = ("step", "end_ns", "step_ns", "exposed_mean_ns", "exposed_max_ns")
@@ -74,7 +75,7 @@ class Run(msgspec.Struct, frozen=True):
     kernel: dict[str, str]
     fidelity: str
     assumed: tuple[str, ...]
-    status: Literal["running", "complete", "failed"]
+    status: Literal["running", "complete", "stopped", "failed"]
     error: str = ""
     summary: Summary | None = None
 
@@ -124,14 +125,29 @@ class RunFolder:
         return tuple(sum(one.exposed_ns for one in passed.values()) / len(passed) for passed in done)
 
 
+def read_run(folder: Path) -> Run:
+    """What `run.json` says. Raises TraceError where there is none that can be read."""
+    path = folder / "run.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Run)
+    except FileNotFoundError:
+        raise TraceError("is no run folder: it has no run.json", file=folder) from None
+    except msgspec.MsgspecError as error:
+        raise TraceError(f"is no run of this version: {error}", file=path) from None
+
+
 def read_totals(folder: Path) -> dict[str, int]:
     """`drops`, `marks`, `retransmits` and `verified` of a run that came to its end."""
     return msgspec.json.decode((folder / "totals.json").read_bytes(), type=dict[str, int])
 
 
 def read_holders(folder: Path) -> tuple[Holder, ...]:
-    """What is on the critical path of a run that came to its end: kind by kind, most first."""
-    return msgspec.json.decode((folder / "critical.json").read_bytes(), type=tuple[Holder, ...])
+    """What is on the critical path of a run: kind by kind, most first. Raises TraceError where it did not come to its end."""
+    try:
+        return msgspec.json.decode((folder / "critical.json").read_bytes(), type=tuple[Holder, ...])
+    except FileNotFoundError:
+        mend = "run.json says how it ended"
+        raise TraceError("did not come to its end, so what holds it is not known", file=folder, mend=mend) from None
 
 
 def summarise(

@@ -76,11 +76,13 @@ def replay(
     dilation: str = "1",
     command: Sequence[str] = (),
     say: Callable[[Said], None] = lambda said: None,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> Run:
     """Replay `job` on `network`, leave the run in `folder`, and return what `run.json` says then; `pcap`: links to capture;
     `dilation`: as in `replay.dilation`.
 
-    The folder keeps what was measured also where the run fails.
+    The folder keeps what was measured also where the run fails, or its user stops it. Then `is_stopped`, which is asked when
+    it breaks off, is true, and what there is of the run is returned.
 
     Raises:
         TraceError, NetworkError, MachineError, BedError: as their names say.
@@ -125,8 +127,17 @@ def replay(
         with Ledger(uuid.uuid4().hex[:8]) as ledger:
             GROUNDS[ground](run.request, folder.resolve(), ledger, listen)
     except BaseException as error:
-        results.write_run(msgspec.structs.replace(run, status="failed", error=str(error) or type(error).__name__))
-        raise
+        if not is_stopped() and not isinstance(error, KeyboardInterrupt):
+            results.write_run(msgspec.structs.replace(run, status="failed", error=str(error) or type(error).__name__))
+            raise
+        ended = len(results.step_ns())
+        text = f"after {ended} of {job.trace.step_count} steps"
+        summary = summarise(results, job.recorded_step_ns, job.ideal_step_ns) if ended else None
+        run = msgspec.structs.replace(run, status="stopped", error=text, summary=summary)
+        results.write_run(run)
+        if not is_stopped():
+            raise
+        return run
     summary = summarise(results, job.recorded_step_ns, job.ideal_step_ns, read_totals(folder), read_holders(folder))
     done = msgspec.structs.replace(run, status="complete", summary=summary)
     results.write_run(done)

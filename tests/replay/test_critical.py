@@ -105,7 +105,7 @@ def test_a_straggler_is_named_and_the_step_without_it_is_the_others() -> None:
 
 def test_without_its_only_operation_a_step_is_its_compute() -> None:
     found = held(measured(straggling(4, slow=1, extra=0)), 4)
-    assert found["operation", "all_reduce of 4,000 bytes"].free_step_ns == 10_000
+    assert found["operation", "all_reduce of 4 kB"].free_step_ns == 10_000
 
 
 def test_operations_are_told_apart_by_their_names() -> None:
@@ -117,8 +117,12 @@ def test_operations_are_told_apart_by_their_names() -> None:
         StepMark(0),
     ]
     found = held(measured(trace_of({0: ops, 1: ops}, steps=1), delay=0), 2)
-    assert found["operation", "broadcast 'large'"] == Holder("operation", "broadcast 'large'", 9000, 100)
-    assert found["operation", "broadcast 'small'"] == Holder("operation", "broadcast 'small'", 100, 9000)
+    assert found["operation", "broadcast of 9 kB 'large'"] == Holder(
+        "operation", "broadcast of 9 kB 'large'", 9000, 100
+    )
+    assert found["operation", "broadcast of 100 B 'small'"] == Holder(
+        "operation", "broadcast of 100 B 'small'", 100, 9000
+    )
 
 
 def test_steps_ahead_of_the_first_do_not_count() -> None:

@@ -278,7 +278,10 @@ def stopped(running: Running, number: signal.Signals) -> None:
     assert running.command.returncode == 1
     assert said.splitlines()[-1] == "tracebed: stopped"
     assert "Traceback" not in said
-    assert run_json(running.folder).status == "failed"
-    assert running.steps() >= 2
+    run = run_json(running.folder)
+    assert run.status == "stopped"
+    assert run.summary is not None
+    assert run.summary.steps == running.steps() >= 2
+    assert run.error.startswith(f"after {run.summary.steps} of ")
     assert traces.are_gone()
     assert list(running.state.iterdir()) == []
