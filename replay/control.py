@@ -136,6 +136,17 @@ class Flow(msgspec.Struct, frozen=True):
     buffer_limited_us: int
 
 
+class Strain(msgspec.Struct, frozen=True):
+    """How a rank's process fared from Go to the end of its program, `lasted_ns`, all of it real time also where the run is
+    dilated: its own time on a processor, the time that it waited for one (0 where the kernel does not say), and how late
+    its timers were, in all."""
+
+    lasted_ns: int
+    cpu_ns: int
+    delayed_ns: int
+    late_ns: int
+
+
 class Result(msgspec.Struct, frozen=True, tag=True):
     """Everything measured at one rank.
 
@@ -152,6 +163,7 @@ class Result(msgspec.Struct, frozen=True, tag=True):
     flows: tuple[Flow, ...]
     verified: int
     messages: bytes = b""
+    strain: Strain = Strain(0, 0, 0, 0)
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):

@@ -113,6 +113,7 @@ def run(
         _wait_until(_on_grid(ahead=1))
         crew.tell(control.Connect())
         crew.gather(control.Ready)
+        before = bed.counters()
         begin = _on_grid(ahead=2)
         director.start(begin)
         beside.start(begin)
@@ -122,7 +123,7 @@ def run(
         crew.tell(control.Bye())
         return Measurement(
             results,
-            bed.counters(),
+            tuple(now.since(then) for now, then in zip(bed.counters(), before, strict=True)),
             background.totals(done.values()),
             {companion.name: done[companion.name].missed for companion in companions},
         )

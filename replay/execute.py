@@ -16,7 +16,6 @@ from pathlib import Path
 
 import msgspec
 
-from emulator.beds.bed import Bed
 from emulator.beds.docker import DockerBed
 from emulator.beds.netns import NetnsBed
 from emulator.containers import load_image
@@ -34,6 +33,7 @@ from replay.muster import called
 from replay.plan import Plan
 from replay.request import Request, plan_of
 from replay.results import Run
+from replay.watch import Watch
 from replay.worker import start_worker
 from traces.errors import TraceError
 
@@ -71,6 +71,7 @@ def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said]
     placed = _mustered if request.bed == "compose" else _forked
     with placed(request, network, plan, ledger) as (bed, start):
         say(Up(bed.fidelity, bed.exact))
+        watch = Watch(network, bed) if request.ground == "host" else None
         with ledger.processes() as started:
             measured = coordinator.run(
                 plan,
@@ -82,6 +83,8 @@ def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said]
                 start=start,
                 stall_s=coordinator.STALL_S * float(factor),
             )
+        if watch is not None:
+            (folder / "truth.json").write_bytes(msgspec.json.encode(watch.seen(measured.results)) + b"\n")
         write_measurement(folder, plan, asked, dilation.measurement(measured, factor))
     for name, missed in measured.missed.items():
         if missed:
@@ -89,14 +92,14 @@ def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said]
 
 
 @contextmanager
-def _forked(request: Request, network: Network, plan: Plan, ledger: Ledger) -> Iterator[tuple[Bed, Start]]:
+def _forked(request: Request, network: Network, plan: Plan, ledger: Ledger) -> Iterator[tuple[NetnsBed, Start]]:
     """A bed whose hosts are ours, and ranks that are forked into them."""
     with _bed(request, network, ledger) as bed:
         yield bed, start_worker
 
 
 @contextmanager
-def _mustered(request: Request, network: Network, plan: Plan, ledger: Ledger) -> Iterator[tuple[Bed, Start]]:
+def _mustered(request: Request, network: Network, plan: Plan, ledger: Ledger) -> Iterator[tuple[NetnsBed, Start]]:
     """A bed round the hosts in which the ranks are already that report here."""
     hosts = {rank: host.name for host in network.hosts for rank in host.ranks if rank in plan.ranks}
     with called(hosts) as muster, NetnsBed(network, ledger, _fidelity(request), muster.namespaces) as bed:

@@ -8,6 +8,7 @@
     critical.json  what holds the steps, and the step without each (`replay.critical`)
     timeline.json  what each rank did when, for ui.perfetto.dev
     flows.csv    a row an end of a TCP connection: TCP_INFO when the run ended
+    truth.json   what was seen of the machine, on `host` only (`replay.truth`)
     traffic.csv  a row a pair of hosts of each entry of the background traffic, where there is some
     LINK.pcap    the packets that left a link, where they were captured (replay.capture says which and when)
     totals.json  sums over links, flows and ranks, for the summary
@@ -32,6 +33,7 @@ from replay.critical import Holder
 from replay.ideal import step_times
 from replay.request import Request
 from replay.statistics import describe
+from replay.truth import Evidence
 from traces.errors import TraceError
 
 FORMAT = 1
@@ -66,7 +68,8 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """`run.json`. `kernel` says which kernel and clock measured; `assumed` what the what-ifs and the network assume."""
+    """`run.json`. `kernel` says which kernel and clock measured; `assumed` what the what-ifs and the network assume;
+    `doubts` why the run can't be trusted: what `replay.truth` says of the machine that it was made on."""
 
     format: int
     tracebed: str
@@ -77,6 +80,7 @@ class Run(msgspec.Struct, frozen=True):
     assumed: tuple[str, ...]
     status: Literal["running", "complete", "stopped", "failed"]
     error: str = ""
+    doubts: tuple[str, ...] = ()
     summary: Summary | None = None
 
 
@@ -139,6 +143,11 @@ def read_run(folder: Path) -> Run:
 def read_totals(folder: Path) -> dict[str, int]:
     """`drops`, `marks`, `retransmits` and `verified` of a run that came to its end."""
     return msgspec.json.decode((folder / "totals.json").read_bytes(), type=dict[str, int])
+
+
+def read_evidence(folder: Path) -> Evidence:
+    """What was seen of the machine in a run in real time that came to its end."""
+    return msgspec.json.decode((folder / "truth.json").read_bytes(), type=Evidence)
 
 
 def read_holders(folder: Path) -> tuple[Holder, ...]:

@@ -22,7 +22,8 @@ from replay.grounds import GROUNDS, describe_kernel
 from replay.ideal import ideal_step_ns
 from replay.plan import lower
 from replay.request import Request, not_applied, prepare
-from replay.results import FORMAT, Run, RunFolder, read_holders, read_totals, summarise
+from replay.results import FORMAT, Run, RunFolder, read_evidence, read_holders, read_totals, summarise
+from replay.truth import doubts
 from traces import archive
 from traces.errors import TraceError
 from traces.program import Trace
@@ -139,7 +140,8 @@ def replay(
             raise
         return run
     summary = summarise(results, job.recorded_step_ns, job.ideal_step_ns, read_totals(folder), read_holders(folder))
-    done = msgspec.structs.replace(run, status="complete", summary=summary)
+    why = doubts(read_evidence(folder)) if ground == "host" else ()
+    done = msgspec.structs.replace(run, status="complete", summary=summary, doubts=why)
     results.write_run(done)
     return done
 

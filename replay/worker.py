@@ -11,6 +11,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 from emulator.errors import BedError
@@ -95,21 +96,33 @@ def _run(
         transport.watch(channel)
         engine = Engine(plan, payload)
         driver = _Driver(engine, transport, channel, clock)
+        cpu, delayed = _on_processor()
         driver.run(begin)
+        lasted, now_cpu, now_delayed = clock() - begin, *_on_processor()
         records = engine.records
         result = control.Result(
             rank=plan.rank,
-            finished_ns=clock() - begin,
+            finished_ns=lasted,
             issued=_relative(records.issued, begin),
             began=_relative(records.began, begin),
             ended=_relative(records.ended, begin),
             flows=transport.flows(),
             verified=0 if payload is None else payload.checked,
             messages=_since(records.messages, begin),
+            strain=control.Strain(lasted, now_cpu - cpu, now_delayed - delayed, driver.late_ns),
         )
         control.send(channel, result)
         while not isinstance(message := control.from_coordinator(channel), control.Bye):
             driver.answer(message)
+
+
+def _on_processor() -> tuple[int, int]:
+    """How long this process has had a processor, and has waited for one (proc(5), schedstat; 0 without), in ns."""
+    try:
+        _, delayed, _ = Path("/proc/self/schedstat").read_text().split()
+    except FileNotFoundError:
+        delayed = "0"
+    return time.process_time_ns(), int(delayed)
 
 
 def _expect(channel: socket.socket, wanted: type[Wanted]) -> Wanted:
@@ -127,13 +140,14 @@ class _Driver:
         self._transport = transport
         self._channel = channel
         self._clock = clock
-        self._begin = 0
+        self.late_ns = 0
+        self._begin = self._due = 0
         self._computing = True  # until Go
         self._started, self._posted, self._received = (Counter[Stream]() for _ in range(3))
 
     def run(self, begin: int) -> None:
         """From `begin` until the program has ended."""
-        self._begin = begin
+        self._begin = self._due = begin
         engine, started = self.engine, False
         self._transport.set_timer(begin)
         while not engine.finished:
@@ -147,12 +161,11 @@ class _Driver:
                     self._do(engine.sent(event.stream, event.key, now))
                 elif isinstance(event, ControlReady):
                     self.answer(control.from_coordinator(self._channel))
-                elif started:
-                    self._computing = False
-                    self._do(engine.timer(now))
                 else:
-                    started, self._computing = True, False
-                    self._do(engine.start(begin))
+                    self.late_ns += now - self._due
+                    self._computing = False
+                    self._do(engine.timer(now) if started else engine.start(begin))
+                    started = True
 
     def _do(self, actions: list[Action]) -> None:
         transport = self._transport
@@ -164,7 +177,7 @@ class _Driver:
                 self._posted[action.stream] += 1
                 transport.post(action.stream, action.key, action.nbytes, action.data)
             elif isinstance(action, SetTimer):
-                self._computing = True
+                self._computing, self._due = True, action.at_ns
                 transport.set_timer(action.at_ns)
             elif isinstance(action, StepDone):
                 at = action.at_ns - self._begin

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from emulator.events import Change
@@ -29,6 +29,11 @@ class LinkCounters:
     overlimits: int
     backlog_bytes: int
     marks: int
+
+    def since(self, earlier: LinkCounters) -> LinkCounters:
+        """What was counted after `earlier`, of the same direction."""
+        counted = ("packets", "bytes", "drops", "overlimits", "marks")
+        return replace(self, **{name: getattr(self, name) - getattr(earlier, name) for name in counted})
 
 
 class Bed(Protocol):

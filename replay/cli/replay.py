@@ -111,8 +111,8 @@ def command(
 ) -> int:
     """Run TRACE on each NET and measure the step time.
 
-    Exit status 0: every run came to its end; 1: one failed, and is named, or can't be trusted, or all were stopped (Ctrl-C),
-    which keeps the steps that have ended.
+    Exit status 0: every run came to its end; 1: one failed, and is named; or can't be trusted, for this machine did not keep
+    up (--on host); or all were stopped by Ctrl-C, which keeps the steps that have ended.
 
     \b
     Example:
@@ -158,7 +158,7 @@ def command(
         print(f"tracebed: {failure}", file=sys.stderr)
     if stopped:
         raise KeyboardInterrupt
-    return 1 if failures else 0
+    return 1 if failures or any(run.doubts for _, run in runs) else 0
 
 
 def _side_by_side(ground: str) -> int:

@@ -42,6 +42,9 @@ def show(job: Job, runs: Sequence[tuple[Path, Run]], settings: Iterable[str] = (
     lines += _said_of_runs(job, runs)
     if job.what_if and any(summary.recorded_step_ns for _, summary in measured):
         lines.append("vs recorded: against the job as it was recorded, without the what-ifs")
+    lines += [f"{run.request.network['name']}: not to be trusted: {doubt}" for _, run in runs for doubt in run.doubts]
+    if ground == "host" and not any(run.doubts for _, run in runs):
+        lines.append("on host: real time on this machine's kernel, which kept up")
     if first.request.verify:
         lines.append(f"verified: {sum(summary.verified for _, summary in measured):,} elements, all right")
     lines += [f"{run.request.network['name']}: stopped; {run.error}" for _, run in runs if run.status == "stopped"]
@@ -86,7 +89,8 @@ def _table(title: str, *columns: str) -> Table:
 
 def _name(run: Run) -> str:
     name = str(run.request.network["name"])
-    return name if run.status == "complete" else f"{name}, {run.status}"
+    said = "untrusted" if run.doubts else run.status
+    return name if said == "complete" else f"{name}, {said}"
 
 
 def _cells(summary: Summary) -> tuple[str, ...]:
