@@ -23,10 +23,11 @@ from replay.loads import utilisation
 from replay.moments import moments
 from replay.plan import Plan, Transfer
 from replay.statistics import warmup
-from traces.bandwidth import OperationRow
+from traces.bandwidth import OperationRow, operations, rows
+from traces.families import Family
 from traces.formats import perfetto
+from traces.meetings import begins, meetings
 from traces.program import Collective, Group, Op, Origin, Program, StepMark, Trace, op_bytes
-from traces.summary import summarise
 
 MOST_DRAWN = 300_000
 """Operations in `timeline.json`, 80 MB: of more, the first steps are drawn, one at least."""
@@ -47,7 +48,7 @@ def write_measurement(folder: Path, plan: Plan, network: Network, measured: Meas
     _write_critical(folder / "critical.json", plan, network, measured)
     recorded = as_recorded(plan, measured.results)
     columns = [field.name for field in fields(OperationRow)]
-    _write_rows(folder / "collectives.csv", columns, map(asdict, summarise(recorded).operations))
+    _write_rows(folder / "collectives.csv", columns, map(asdict, _by_size(recorded)))
     (folder / "timeline.json").write_bytes(perfetto.write(_first_steps(recorded))[0])
     totals = {
         "drops": sum(link.drops for link in measured.links),
@@ -80,6 +81,13 @@ def as_recorded(plan: Plan, results: Mapping[int, control.Result]) -> Trace:
     return Trace(len(programs), tuple(groups), programs, len(steps))
 
 
+def _by_size(recorded: Trace) -> tuple[OperationRow, ...]:
+    lanes = {group.id: group.lane for group in recorded.groups}
+    began = {rank: begins(program, lanes) for rank, program in recorded.programs.items()}
+    kin = tuple(Family((group,)) for group in recorded.groups)
+    return rows(kin, list(operations(recorded, meetings(recorded.programs), began)))
+
+
 def _first_steps(trace: Trace) -> Trace:
     """As many as may be drawn."""
     steps = max(
@@ -90,13 +98,15 @@ def _first_steps(trace: Trace) -> Trace:
     programs = {}
     for rank, program in trace.programs.items():
         marks = [index for index, op in enumerate(program.ops) if isinstance(op, StepMark)]
-        programs[rank] = Program(rank, program.ops[: marks[steps - 1] + 1])
+        programs[rank] = Program(rank, program.ops[: marks[steps - 1] + 1] if marks else program.ops)
     return replace(trace, programs=programs, step_count=steps)
 
 
 def _write_critical(path: Path, plan: Plan, network: Network, measured: Measurement) -> None:
-    """A `replay.critical.Holder` each, most of the path first; none where there are too many messages."""
-    if sum(len(result.messages) for result in measured.results.values()) > 24 * MOST_MESSAGES:
+    """A `replay.critical.Holder` each, most of the path first; none where there are too many messages, or none was told."""
+    messages = sum(len(result.messages) for result in measured.results.values()) // 24  # three int64 each
+    silent = not messages and any(isinstance(op, Transfer) for own in plan.ranks.values() for op in own.ops)
+    if messages > MOST_MESSAGES or silent:
         path.write_bytes(b"[]\n")
         return
     run = moments(plan, measured.results)
@@ -109,8 +119,8 @@ def _write_links(path: Path, network: Network, measured: Measurement) -> None:
     until = max(result.finished_ns for result in measured.results.values())
     columns = [*(field.name for field in fields(LinkCounters)), "utilisation"]
     used = utilisation(network, measured.links, until)
-    rows = ({**asdict(link), "utilisation": share} for link, share in zip(measured.links, used, strict=True))
-    _write_rows(path, columns, rows)
+    shares = ({**asdict(link), "utilisation": share} for link, share in zip(measured.links, used, strict=True))
+    _write_rows(path, columns, shares)
 
 
 def _write_rows(path: Path, columns: list[str], rows: Iterable[Mapping[str, Any]]) -> None:

@@ -98,7 +98,9 @@ class _Rank:
         self.rank, self.ops = plan.rank, plan.ops
         self.began, self.ended = (array("q", times) for times in (result.began, result.ended))
         log = array("q", result.messages)
-        self.log = list(zip(log[0::3], log[1::3], log[2::3], strict=True))
+        done = zip(log[0::3], log[1::3], log[2::3], strict=True)
+        self.log = [(op, task, at) for op, task, at in done if self._is_message(op, task)]
+        self.serial = self._serial_lanes()
         self.begin: dict[int, int] = {}
         self.end: dict[int, int] = {}
         self.tasks: dict[tuple[int, int], int] = {}
@@ -107,6 +109,18 @@ class _Rank:
         planned = self.ops[op]
         assert isinstance(planned, Transfer)
         return planned
+
+    def _is_message(self, op: int, task: int) -> bool:
+        return isinstance(self.transfer(op).schedule.tasks[task], Send | Recv)
+
+    def _serial_lanes(self) -> set[int]:
+        """The lanes whose operations did run one at a time: a plan may send by priority, and then they overlap."""
+        lanes: dict[int, list[int]] = defaultdict(list)
+        for index, op in enumerate(self.ops):
+            if isinstance(op, Transfer) and not op.p2p:
+                lanes[op.lane].append(index)
+        in_turn = (lane for lane, ops in lanes.items() if all(self.ended[a] <= self.began[b] for a, b in pairwise(ops)))
+        return set(in_turn)
 
     def message(self, op: int, task: int) -> tuple[Send | Recv, _End]:
         """What a task is to do, and which end of which message that is."""
@@ -119,7 +133,7 @@ class _Rank:
         return asked, (transfer.number, self.rank, peer, number, False)
 
     def before(self, op: int, task: int) -> list[int]:
-        """The moments of this rank after which a task starts; a Copy takes no time, so what it waits for counts."""
+        """The moments of this rank after which a task starts. Of what is no message, what that waits for counts."""
         tasks = self.transfer(op).schedule.tasks
         found: list[int] = []
         todo = [task]
@@ -128,10 +142,10 @@ class _Rank:
             if not after:
                 found.append(self.begin[op])
             for earlier in after:
-                if isinstance(tasks[earlier], Copy):
-                    todo.append(earlier)
-                else:
+                if isinstance(tasks[earlier], Send | Recv):
                     found.append(self.tasks[op, earlier])
+                else:
+                    todo.append(earlier)
         return found
 
 
@@ -158,10 +172,10 @@ class _Building:
             elif isinstance(op, StepMark):
                 self._marks[op.step].append(here)
             else:
-                earlier = [] if op.p2p or op.lane not in lanes else [lanes[op.lane]]
+                earlier = [lanes[op.lane]] if not op.p2p and op.lane in lanes else []
                 rank.begin[index] = self._add(rank.began[index], idle, here, *earlier)
                 rank.end[index] = self._add(rank.ended[index], idle, rank.begin[index])
-                if not op.p2p:
+                if op.lane in rank.serial:
                     lanes[op.lane] = rank.end[index]
         for op_, task, at in rank.log:
             rank.tasks[op_, task] = moment = self._add(at, idle)
@@ -206,17 +220,28 @@ class _Building:
         return len(self._at) - 1
 
     def _ordered(self) -> list[int]:
-        """Kahn, "Topological sorting of large networks", CACM 5(11), 1962."""
+        """Kahn, "Topological sorting of large networks", CACM 5(11), 1962.
+
+        Where moments seem to wait for each other in a circle, as clocks that are read late may have it, the earliest of them
+        waits for none of the others.
+        """
         missing = [len(after) for after in self._after]
         later: list[list[int]] = [[] for _ in self._after]
         for moment, after in enumerate(self._after):
             for earlier in after:
                 later[earlier].append(moment)
         order = [moment for moment, count in enumerate(missing) if not count]
-        for moment in order:
-            for next_ in later[moment]:
+        done = 0
+        while done < len(missing):
+            if done == len(order):
+                first = min((moment for moment, count in enumerate(missing) if count), key=self._at.__getitem__)
+                placed = set(order)
+                self._after[first] = [earlier for earlier in self._after[first] if earlier in placed]
+                missing[first] = 0
+                order.append(first)
+            for next_ in later[order[done]]:
                 missing[next_] -= 1
                 if not missing[next_]:
                     order.append(next_)
-        assert len(order) == len(missing), "what came before what goes round in a circle"
+            done += 1
         return order

@@ -11,7 +11,7 @@ from emulator.network import Network as Resolved
 from emulator.network import load
 from replay.control import Result
 from replay.critical import Holder, holders
-from replay.moments import Message, Moments, moments
+from replay.moments import Message, Moments, Work, _Building, moments
 from replay.plan import lower
 from tests.replay.network import Network, run, trace_of
 from tests.replay.runs import all_reduces, overlapping
@@ -141,3 +141,16 @@ def test_a_send_that_the_kernel_held_waits_for_its_receiver() -> None:
     sent = next(c for c in found.cause if isinstance(c, Message) and not c.arrives)
     assert (sent.source, sent.target, sent.nbytes, sent.began, sent.ended) == (0, 1, 30_000, 0, 30_000)
     assert held(found, 2)["compute", "rank 1"].path_ns == 50_000
+
+
+def test_moments_that_wait_for_each_other_in_a_circle_are_put_in_a_line() -> None:
+    """As clocks that are read late may have it: the earliest goes first, and nothing is lost."""
+    building = _Building()
+    idle = Work(0, compute=False)
+    start = building._add(0, idle)
+    late, early = building._add(9, idle, start), building._add(8, idle, start)
+    building._after[late].append(early)
+    building._after[early].append(late)
+    found = building.done()
+    assert list(found.at) == [0, 8, 9]
+    assert list(found.after) == [(), (0,), (0, 1)]
