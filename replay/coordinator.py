@@ -19,6 +19,7 @@ from emulator.errors import BedError, MachineError, NetworkError
 from replay import background, control
 from replay.companions import Companion, Companions
 from replay.director import Director
+from replay.gauge import Gauge
 from replay.plan import Plan, RankPlan
 from replay.process import Held, dismiss
 from replay.stuck import is_deadlock, waiting
@@ -56,12 +57,15 @@ Start = Callable[[RankPlan, Mapping[int, tuple[str, int]], WorkerOptions], Membe
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What a run gave: each rank's result, what each direction of each link carried, what the background traffic did, and
-    how many packets each of the caller's companions missed, by its name."""
+    """What a run gave: each rank's result, what each direction of each link carried, what the background traffic did, the
+    most bytes that waited in each direction at one of so many `readings`, and how many packets each of the caller's companions
+    missed, by its name."""
 
     results: Mapping[int, control.Result]
     links: tuple[LinkCounters, ...]
     traffic: tuple[control.Carried, ...] = ()
+    peaks: tuple[int, ...] = ()
+    readings: int = 0
     missed: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -75,6 +79,7 @@ def run(
     start: Start = start_worker,
     on_start: Callable[[int], None] = lambda pid: None,
     stall_s: float = STALL_S,
+    gauge_ns: int = 1_000_000,
 ) -> Measurement:
     """Run every rank of `plan` on its host of `bed`, and let the network's events and traffic happen meanwhile.
 
@@ -86,6 +91,7 @@ def run(
         on_progress: called with each step mark that a rank passes.
         start: starts a rank's process.
         on_start: called with the id of each process that is forked here; all have ended when this returns.
+        gauge_ns: how often the queues are read, at first (`replay.gauge`).
         stall_s: seconds of this kernel's clock without anything moving after which the run is given up.
 
     Raises:
@@ -100,7 +106,8 @@ def run(
     congestion = TcpOptions(congestion=bed.network.tcp.congestion)
     director = Director(bed)
     beside = Companions([*background.companions(bed), *companions], on_start, stall_s)
-    crew = _Crew(on_progress, stall_s, director, beside)
+    gauge = Gauge(bed, gauge_ns)
+    crew = _Crew(on_progress, stall_s, director, beside, gauge)
     try:
         for rank, own in plan.ranks.items():
             options = WorkerOptions(verify=verify, tcp=congestion, setup=partial(bed.enter, hosts[rank]))
@@ -116,6 +123,7 @@ def run(
         before = bed.counters()
         begin = _on_grid(ahead=2)
         director.start(begin)
+        gauge.start(begin)
         beside.start(begin)
         crew.tell(control.Go(begin))
         results = crew.gather(control.Result)
@@ -125,12 +133,15 @@ def run(
             results,
             tuple(now.since(then) for now, then in zip(bed.counters(), before, strict=True)),
             background.totals(done.values()),
+            tuple(gauge.peaks),
+            gauge.readings,
             {companion.name: done[companion.name].missed for companion in companions},
         )
     finally:
         crew.dismiss()
         beside.close()
         director.close()
+        gauge.close()
 
 
 def _on_grid(ahead: int) -> int:
@@ -149,13 +160,19 @@ class _Crew:
     companions that fail."""
 
     def __init__(
-        self, on_progress: Callable[[control.Progress], None], stall_s: float, director: Director, beside: Companions
+        self,
+        on_progress: Callable[[control.Progress], None],
+        stall_s: float,
+        director: Director,
+        beside: Companions,
+        gauge: Gauge,
     ) -> None:
         self._workers: dict[int, Member] = {}
         self._on_progress = on_progress
         self._stall_s = stall_s
         self._director = director
         self._beside = beside
+        self._gauge = gauge
 
     def add(self, worker: Member) -> None:
         self._workers[worker.rank] = worker
@@ -232,13 +249,15 @@ class _Crew:
     def _wait_for(self, sources: Sequence[int], limit_s: float) -> list[int]:
         """Those that can be read; none after `limit_s`."""
         deadline = time.monotonic() + limit_s
-        others = self._director.fd, self._beside.fd
+        others = self._director.fd, self._beside.fd, self._gauge.fd
         while True:
             ready, _, _ = select.select([*sources, *others], [], [], max(0, deadline - time.monotonic()))
             if self._beside.fd in ready:
                 self._beside.act()
             if self._director.fd in ready:
                 self._director.act(monotonic())
+            if self._gauge.fd in ready:
+                self._gauge.act()
             told = [source for source in ready if source not in others]
             if told or not ready:
                 return told

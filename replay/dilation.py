@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
+from dataclasses import replace
 from fractions import Fraction
 
 import msgspec
@@ -47,7 +48,7 @@ def step_mark(said: control.Progress, factor: Fraction) -> control.Progress:
 def measurement(measured: Measurement, factor: Fraction) -> Measurement:
     """A measurement in the network's own time: every time in it divided by `factor`, to the nearest unit."""
     results = {rank: _result(result, factor) for rank, result in measured.results.items()}
-    return Measurement(results, measured.links, measured.traffic, measured.missed)
+    return replace(measured, results=results)
 
 
 def _result(result: control.Result, factor: Fraction) -> control.Result:

@@ -42,6 +42,9 @@ FAILURES: dict[str, type[Exception]] = {
 }
 
 
+_GAUGE_NS = {"virtual": 1_000_000, "host": 20_000_000}  # in real time a reading takes time from the ranks
+
+
 class Up(msgspec.Struct, frozen=True, tag=True):
     """The bed is up, with this fidelity, and `exact` as a bed has it; the ranks are about to start."""
 
@@ -82,6 +85,7 @@ def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said]
                 on_start=started,
                 start=start,
                 stall_s=coordinator.STALL_S * float(factor),
+                gauge_ns=_GAUGE_NS[request.ground],
             )
         if watch is not None:
             (folder / "truth.json").write_bytes(msgspec.json.encode(watch.seen(measured.results)) + b"\n")

@@ -115,12 +115,19 @@ def _write_critical(path: Path, plan: Plan, network: Network, measured: Measurem
 
 
 def _write_links(path: Path, network: Network, measured: Measurement) -> None:
-    """A `LinkCounters` each, and how much of what the direction could carry while the ranks ran it did."""
+    """A `LinkCounters` each, `utilisation`, of what the direction could carry while the ranks ran, and the most that waited in
+    its queue at one of so many readings."""
     until = max(result.finished_ns for result in measured.results.values())
-    columns = [*(field.name for field in fields(LinkCounters)), "utilisation"]
+    columns = [*(field.name for field in fields(LinkCounters)), "utilisation", "peak_bytes", "readings"]
     used = utilisation(network, measured.links, until)
-    shares = ({**asdict(link), "utilisation": share} for link, share in zip(measured.links, used, strict=True))
-    _write_rows(path, columns, shares)
+    _write_rows(
+        path,
+        columns,
+        (
+            {**asdict(link), "utilisation": share, "peak_bytes": peak, "readings": measured.readings}
+            for link, share, peak in zip(measured.links, used, measured.peaks, strict=True)
+        ),
+    )
 
 
 def _write_rows(path: Path, columns: list[str], rows: Iterable[Mapping[str, Any]]) -> None:

@@ -3,7 +3,7 @@
     run.json     the request (enough to run it again), the machine it ran on, how it ended, and the summary
     steps.csv    a row a step, written as the steps end: when the last rank passed its mark, and what it waited for the network
     ops.npz      a row an operation of every rank: when it was issued, began and ended
-    links.csv    a row a direction of a link: packets, bytes, drops, marks, utilisation
+    links.csv    a row a direction of a link: packets, bytes, drops, marks, utilisation, its queue's peak
     collectives.csv  a row a kind, group and size of operation: its times, algorithm and bus bandwidth (nccl-tests)
     critical.json  what holds the steps, and the step without each (`replay.critical`)
     timeline.json  what each rank did when, for ui.perfetto.dev

@@ -36,6 +36,18 @@ class LinkCounters:
         return replace(self, **{name: getattr(self, name) - getattr(earlier, name) for name in counted})
 
 
+class Queues(Protocol):
+    """Reads what waits in the queues of a bed that is up."""
+
+    def read(self) -> list[int]:
+        """Bytes in the queue of each direction, in the order of the bed's counters."""
+        ...
+
+    def close(self) -> None:
+        """Give back what reading takes."""
+        ...
+
+
 class Bed(Protocol):
     """Hosts joined by shaped links. A bed is up when it is made; it is a context manager that takes it down again.
 
@@ -64,6 +76,10 @@ class Bed(Protocol):
 
     def counters(self) -> tuple[LinkCounters, ...]:
         """What each direction of each link has carried and dropped."""
+        ...
+
+    def queues(self) -> Queues:
+        """What waits in the links, to be read again and again."""
         ...
 
     def apply(self, change: Change) -> None:

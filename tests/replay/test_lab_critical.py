@@ -8,8 +8,10 @@ import pytest
 
 from replay.critical import Holder
 from replay.results import Run, read_holders
+from tests.replay.network import everywhere
 from tests.replay.runs import all_reduces, computing, replayed, rows, step_times, written
 from tests.replay.test_critical import straggling
+from traces.program import Collective, CollectiveKind, Trace
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab")]
 
@@ -57,13 +59,26 @@ def test_a_link_that_an_event_slows_is_named(tmp_path: Path) -> None:
     )  # as many bytes at a tenth of the rate
 
 
-def test_an_incast_names_the_link_that_all_cross(tmp_path: Path) -> None:
-    """A reduce to rank 0 by the flat algorithm: all send to it at once, each over a link of its own to the one of rank 0."""
-    from tests.replay.network import everywhere
-    from traces.program import Collective, CollectiveKind
+def incast() -> Trace:
+    return everywhere(Collective(CollectiveKind.GATHER, 0, 2_000_000, root=0), 5)
 
-    trace = written(everywhere(Collective(CollectiveKind.GATHER, 0, 2_000_000, root=0), 5), tmp_path)
-    run, _ = replayed(trace, "ethernet-10g", tmp_path)
+
+def test_a_queue_that_overflows_was_seen_full_and_no_other_held_anything(tmp_path: Path) -> None:
+    """Readings a ms apart see it nearly so, never more than it holds; packet by packet, so that no burst goes in at once."""
+    settings = {"link.queue": "200 kB"}
+    _, folder = replayed(written(incast(), tmp_path), "ethernet-10g", tmp_path, settings, fidelity="packet")
+    links = {(row["link"], row["source"]): row for row in rows(folder / "links.csv")}
+    peaks = {end: int(row["peak_bytes"]) for end, row in links.items()}
+    full = links["host0", "switch"]
+    assert int(full["drops"]) > 0
+    assert 100_000 < peaks["host0", "switch"] <= 200_000, peaks
+    assert max(peak for end, peak in peaks.items() if end != ("host0", "switch")) < 100_000, peaks
+    assert int(full["readings"]) >= 6  # at least one a ms of what 8 MB take at 10 Gbit/s
+
+
+def test_an_incast_names_the_link_that_all_cross(tmp_path: Path) -> None:
+    """All send to rank 0 at once, each over a link of its own to the one of rank 0."""
+    run, _ = replayed(written(incast(), tmp_path), "ethernet-10g", tmp_path)
     link = by_kind(run)["link"]
     assert run.summary is not None
     assert link.name == "host0"

@@ -73,7 +73,7 @@ def measured() -> tuple[Plan, Network, Measurement]:
         LinkCounters("host0", "host0", "switch", 10, 1000, drops=2, overlimits=0, backlog_bytes=0, marks=1),
         LinkCounters("host0", "switch", "host0", 20, 3000, drops=3, overlimits=0, backlog_bytes=0, marks=1),
     )
-    return plan, load("ethernet-10g", ranks=2), Measurement(results, links)
+    return plan, load("ethernet-10g", ranks=2), Measurement(results, links, peaks=(7, 9), readings=4)
 
 
 def result(rank: int) -> Result:
@@ -96,6 +96,7 @@ def test_what_the_end_of_a_run_gives(tmp_path: Path) -> None:
         "began": [10, 11, 12, 13, 1010, 1011, 1012, 1013],
         "ended": [20, 21, 22, 23, 1020, 1021, 1022, 1023],
     }
+    assert [(row["peak_bytes"], row["readings"]) for row in rows(tmp_path / "links.csv")] == [("7", "4"), ("9", "4")]
     assert [(row["source"], row["packets"], row["bytes"], row["drops"]) for row in rows(tmp_path / "links.csv")] == [
         ("host0", "10", "1000", "2"),
         ("switch", "20", "3000", "3"),
