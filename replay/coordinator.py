@@ -263,23 +263,34 @@ class _Crew:
                 return told
 
     def _why(self, failures: dict[int, control.Failed]) -> Exception:
-        """The cause: a rank that ended without a word or failed by itself, rather than one that lost another."""
-        silent: list[int] = []
+        """The cause: a rank that ended without a word or failed by itself, rather than one that lost another. With the former,
+        what a rank that lost it was waiting for."""
+        silent: dict[int, None] = {}
         deadline = time.monotonic() + _LAST_WORDS_S
-        while not silent and all(map(_lost_another, failures.values())) and (left := deadline - time.monotonic()) > 0:
-            for rank, message in self._listen(left, without=failures):
+        while all(map(_lost_another, failures.values())) and not any(_lost(rank, failures) for rank in silent):
+            said = self._listen(max(0, deadline - time.monotonic()), without={*failures, *silent})
+            if not said:
+                break
+            for rank, message in said:
                 if isinstance(message, control.Failed):
                     failures[rank] = message
                 elif message is None:
-                    silent.append(rank)
+                    silent[rank] = None
         if silent:
-            return BedError(f"rank {silent[0]}'s process {self._workers[silent[0]].fate()}")
+            first = min(silent)
+            waited = "".join(f"; {text}" for text in _lost(first, failures)[:1])
+            return BedError(f"rank {first}'s process {self._workers[first].fate()}{waited}")
         cause = min(failures.values(), key=_lost_another)
         return _ERRORS.get(cause.kind, BedError)(_with_rank(cause))
 
     def dismiss(self) -> None:
         """End every process that is left, and wait for all."""
         dismiss(self._workers.values())
+
+
+def _lost(rank: int, failures: Mapping[int, control.Failed]) -> list[str]:
+    """What those say that lost their connection to this rank."""
+    return [failure.text for _, failure in sorted(failures.items()) if f" connection to rank {rank} " in failure.text]
 
 
 def _lost_another(failure: control.Failed) -> bool:

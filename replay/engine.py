@@ -189,7 +189,7 @@ class Engine:
         if self._next < len(self._ops):
             op = self._ops[self._next]
             if isinstance(op, Compute):
-                return f"rank {self.rank} computes until {self.records.ended[self._next]} ns"
+                return f"rank {self.rank} computes"
             if isinstance(op, Transfer | StepMark):
                 return f"rank {self.rank} has not started"
             wanted = self._unfinished[op.op]

@@ -21,7 +21,7 @@ from replay.payload import Verified
 from replay.plan import RankPlan, Stream
 from replay.process import Process, fork
 from replay.transports.events import ControlReady, Received, Sent
-from replay.transports.tcp import TcpOptions, TcpTransport
+from replay.transports.tcp import PeerLostError, TcpOptions, TcpTransport
 
 Clock = Callable[[], int]
 Wanted = TypeVar("Wanted", bound=control.FromCoordinator)
@@ -97,7 +97,10 @@ def _run(
         engine = Engine(plan, payload)
         driver = _Driver(engine, transport, channel, clock)
         cpu, delayed = _on_processor()
-        driver.run(begin)
+        try:
+            driver.run(begin)
+        except PeerLostError as error:
+            raise PeerLostError(f"{error}; {engine.blocked()}") from error
         lasted, now_cpu, now_delayed = clock() - begin, *_on_processor()
         records = engine.records
         result = control.Result(

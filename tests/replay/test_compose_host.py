@@ -70,7 +70,8 @@ def test_a_killed_rank_fails_its_run_and_no_other(tmp_path: Path) -> None:
     assert exit_statuses(doomed) == {"tracebed": 1, "host0": 1, "host1": 137, "host2": 1}
     assert "rank 1's process on host1 ended without a word" in said[0]
     failed = run_json(only_run(doomed))
-    assert (failed.status, failed.error) == ("failed", "rank 1's process on host1 ended without a word")
+    assert failed.status == "failed"
+    assert failed.error.startswith("rank 1's process on host1 ended without a word")
     whole = run_json(only_run(other))
     assert whole.status == "complete"
     assert exit_statuses(other) == {"tracebed": bool(whole.doubts), "host0": 0, "host1": 0, "host2": 0}, said[1]

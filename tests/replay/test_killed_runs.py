@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -195,7 +196,11 @@ def test_a_rank_on_this_machine_is_killed(on_host: Running) -> None:
     traces = Traces.of(on_host)
     assert (len(traces.processes), len(traces.namespaces)) == (RANKS, RANKS + 2)
     kill(on_host.processes()[2])
-    on_host.fails("rank 2's process was killed by signal 9 (SIGKILL)")
+    on_host.fails("rank 2's process was killed by signal 9 (SIGKILL); rank ")
+    error = run_json(on_host.folder).error
+    assert re.search(
+        r"; rank (\d) lost its connection to rank 2 .*; rank \1 (computes|waits for message .* from)", error
+    )
     wait_until(traces.are_gone, SOON_S)
 
 
