@@ -104,7 +104,7 @@ def _cells(summary: Summary) -> tuple[str, ...]:
         f"{summary.exposed_mean_ns / mean:.0%}" if mean else "0%",
         f"{against:.2f}x" if against else "unknown",
         milliseconds(summary.ideal_step_ns),
-        "unknown" if summary.drops is None else f"{summary.drops:,}",
+        "?" if summary.drops is None else f"{summary.drops:,}",
     )
 
 
