@@ -32,8 +32,6 @@ _PORT = 29500
 _GRID_NS = 256_000_000
 """Connecting and starting happen at multiples of this, so that in the lab kernel they fall alike in every run, however long
 setting up took. It is 64 of its ticks: timers of up to 16 s are cut to 1, 8 or 64 ticks (kernel/time/timer.c)."""
-STALL_S = 900
-"""Seconds of the run's own clock without anything moving after which it is given up: what TCP takes to give a path up."""
 _FIRST_LOOK_S = 1.0
 """After so long a silence the ranks are asked what they wait for; then after twice as long, and so on."""
 _LAST_WORDS_S = 1.0
@@ -78,7 +76,7 @@ def run(
     on_progress: Callable[[control.Progress], None] = lambda progress: None,
     start: Start = start_worker,
     on_start: Callable[[int], None] = lambda pid: None,
-    stall_s: float = STALL_S,
+    stall_s: float,
     gauge_ns: int = 1_000_000,
 ) -> Measurement:
     """Run every rank of `plan` on its host of `bed`, and let the network's events and traffic happen meanwhile.

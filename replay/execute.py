@@ -84,7 +84,7 @@ def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said]
                 on_progress=lambda said: say(dilation.step_mark(said, factor)),
                 on_start=started,
                 start=start,
-                stall_s=coordinator.STALL_S * float(factor),
+                stall_s=request.stall_s * float(factor),
                 gauge_ns=_GAUGE_NS[request.ground],
             )
         if watch is not None:

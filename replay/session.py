@@ -21,7 +21,7 @@ from replay.execute import Said, Up
 from replay.grounds import GROUNDS, describe_kernel
 from replay.ideal import ideal_step_ns
 from replay.plan import lower
-from replay.request import Request, not_applied, prepare
+from replay.request import STALL_S, Request, not_applied, prepare
 from replay.results import FORMAT, Run, RunFolder, read_evidence, read_holders, read_totals, summarise
 from replay.truth import doubts
 from traces import archive
@@ -75,12 +75,13 @@ def replay(
     verify: bool = False,
     pcap: Sequence[str] = (),
     dilation: str = "1",
+    stall_s: float = STALL_S,
     command: Sequence[str] = (),
     say: Callable[[Said], None] = lambda said: None,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> Run:
     """Replay `job` on `network`, leave the run in `folder`, and return what `run.json` says then; `pcap`: links to capture;
-    `dilation`: as in `replay.dilation`.
+    `dilation`: as in `replay.dilation`; `stall_s`: as `Request` has it.
 
     The folder keeps what was measured also where the run fails, or its user stops it. Then `is_stopped`, which is asked when
     it breaks off, is true, and what there is of the run is returned.
@@ -107,6 +108,7 @@ def replay(
             verify=verify,
             pcap=tuple(pcap),
             dilation=dilation,
+            stall_s=stall_s,
         ),
         kernel=describe_kernel(ground),
         fidelity=fidelity if fidelity != "auto" else choose_fidelity(network),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from replay.cli.options import FIDELITY, STEPS, VERIFY
-from replay.request import BEDS
+from replay.request import BEDS, STALL_S
 
 if TYPE_CHECKING:
     from threading import Event
@@ -80,6 +80,15 @@ if TYPE_CHECKING:
     metavar="K",
     help="With --on host: run job and network K times slower, for rates that this machine can't carry.",
 )
+@click.option(
+    "--stall",
+    "stall_s",
+    type=click.FloatRange(0, min_open=True),
+    default=STALL_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="Give a run up when nothing has moved for so long, in the run's own time: a link stays down.",
+)
 @VERIFY
 @click.option(
     "-o",
@@ -104,6 +113,7 @@ def command(
     fidelity: str,
     pcap: tuple[str, ...],
     dilation: str,
+    stall_s: float,
     verify: bool,
     base: Path,
     jobs: int | None,
@@ -145,6 +155,7 @@ def command(
         verify=verify,
         pcap=pcap,
         dilation=dilation,
+        stall_s=stall_s,
         command=tuple(sys.argv),
     )
     runs, failures, stopped = _run_all(job, resolved, base, how, jobs or _side_by_side(ground))

@@ -83,6 +83,24 @@ def test_a_link_that_stays_down(lab: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.lab
+def test_a_link_that_comes_back_in_time_is_no_end(lab: Path, tmp_path: Path) -> None:
+    """It is away for 20 s, which TCP takes. With a limit of 10 s the run is given up, with what it was at."""
+    network = tmp_path / "cut.yaml"
+    network.write_text("profile: ethernet-1g\nevents: [{down: {link: host1, at: 350 ms, for: 20 s}}]\n")
+    trace = written(computing(3, 100_000_000, steps=10), tmp_path)
+    job = read_job(trace)
+    resolved = load_network(str(network), job, {})
+    run = replay(job, resolved, new_folder(tmp_path, job, resolved))
+    assert run.summary is not None
+    assert run.summary.steps == 10
+    said = tracebed("replay", trace, "--network", network, "--stall", "10", "-o", tmp_path / "runs")
+    assert said.returncode == 1
+    assert (
+        "cut: nothing has moved for 10 s, link host1 is down: rank 0 waits for message" in said.stderr.splitlines()[-1]
+    )
+
+
+@pytest.mark.lab
 def test_a_step_that_takes_longer_than_the_limit_is_no_end(lab: Path, tmp_path: Path) -> None:
     """A rank that computes for an hour is not stuck, nor is one that waits for it."""
     trace = written(
