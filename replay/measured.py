@@ -63,16 +63,14 @@ def as_recorded(plan: Plan, results: Mapping[int, control.Result]) -> Trace:
     """The run as if it had been recorded: the plan's operations, with the times that they were measured to have."""
     programs, members, lanes = {}, dict[int, set[int]](), dict[int, int]()
     for rank, result in sorted(results.items()):
-        issued, began, ended = (array("q", times) for times in (result.issued, result.began, result.ended))
+        issued, ended = array("q", result.issued), array("q", result.ended)
         ops: list[Op] = []
         for index, planned in enumerate(plan.ranks[rank].ops):
+            op = planned.op if isinstance(planned, Transfer) else planned
             if isinstance(planned, Transfer):
-                op = planned.op
-                members.setdefault(op.group, set()).update(planned.ranks)
-                lanes[op.group] = planned.lane
-                ops.append(replace(op, origin=Origin(start_ns=began[index], end_ns=ended[index])))
-            else:
-                ops.append(replace(planned, origin=Origin(start_ns=issued[index], end_ns=ended[index])))
+                members.setdefault(planned.op.group, set()).update(planned.ranks)
+                lanes[planned.op.group] = planned.lane
+            ops.append(replace(op, origin=Origin(start_ns=issued[index], end_ns=ended[index])))
         programs[rank] = Program(rank, tuple(ops))
     groups = [
         Group(number, str(number), tuple(sorted(ranks)), lanes[number]) for number, ranks in sorted(members.items())
