@@ -203,11 +203,12 @@ class _Crew:
             if said:
                 return said
             if len(states) == len(self._workers):
-                if is_deadlock(states) and self._ask() == (
-                    states,
-                    [],
-                ):  # nothing moved between the two, so it is one moment
-                    raise BedError(f"the ranks wait for each other for ever: {waiting(states)}")
+                if is_deadlock(states):
+                    again, said = self._ask()
+                    if said:
+                        return said
+                    if again == states:  # nothing moved between the two, so they are of one moment
+                        raise BedError(f"the ranks wait for each other for ever: {waiting(states)}")
                 if states != last or any(state.computing for state in states.values()):
                     quiet = 0.0
             quiet, look, last = quiet + pause, 2 * look, states

@@ -10,7 +10,7 @@ import pytest
 
 from replay.results import Run
 from tests.conftest import ROOT
-from tests.replay.runs import all_reduces, run_json, tracebed, written
+from tests.replay.runs import all_reduces, run_json, step_times, tracebed, written
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab")]
 
@@ -105,3 +105,20 @@ def test_the_job_is_slower_on_a_slower_network(tmp_path: Path) -> None:
     bits = 1.5 * 25_557_032 * 32 * 1538 / 1448  # 2 (N-1) / N of the gradients, with headers
     for mean, gbit in zip(means, (1, 10, 100), strict=True):
         assert bits / gbit < mean < 1.1 * bits / gbit
+
+
+def test_a_first_step_in_which_tcp_finds_its_rate_is_left_out_and_said(tmp_path: Path) -> None:
+    """At a delay of 10 ms it takes nearly three times as long; the others are alike to the ns or two."""
+    trace = written(all_reduces(2, 8_000_000, steps=8), tmp_path)
+    said = tracebed("replay", trace, "--network", "ethernet-1g", "--set", "link.delay=5 ms", "-o", tmp_path / "runs")
+    assert said.returncode == 0
+    folder = tmp_path / "runs" / "job-ethernet-1g"
+    first, *others = step_times(folder)
+    summary = run_json(folder).summary
+    assert summary is not None
+    assert first > 2 * max(others), (first, others)
+    assert (summary.steps, summary.warmup_steps) == (8, 1)
+    assert summary.step_mean_ns == pytest.approx(sum(others) / 7)
+    assert min(others) <= summary.step_low_ns <= summary.step_mean_ns <= summary.step_high_ns <= max(others)
+    line = "ethernet-1g: the first step is unlike the rest (warm-up) and left out of all times; steps.csv has all"
+    assert line in said.stdout.splitlines()
