@@ -77,7 +77,6 @@ def run(
     start: Start = start_worker,
     on_start: Callable[[int], None] = lambda pid: None,
     stall_s: float,
-    gauge_ns: int = 1_000_000,
 ) -> Measurement:
     """Run every rank of `plan` on its host of `bed`, and let the network's events and traffic happen meanwhile.
 
@@ -89,7 +88,6 @@ def run(
         on_progress: called with each step mark that a rank passes.
         start: starts a rank's process.
         on_start: called with the id of each process that is forked here; all have ended when this returns.
-        gauge_ns: how often the queues are read, at first (`replay.gauge`).
         stall_s: seconds of this kernel's clock without anything moving after which the run is given up.
 
     Raises:
@@ -104,7 +102,7 @@ def run(
     congestion = TcpOptions(congestion=bed.network.tcp.congestion)
     director = Director(bed)
     beside = Companions([*background.companions(bed), *companions], on_start, stall_s)
-    gauge = Gauge(bed, gauge_ns)
+    gauge = Gauge(bed)
     crew = _Crew(on_progress, stall_s, director, beside, gauge)
     try:
         for rank, own in plan.ranks.items():

@@ -42,9 +42,6 @@ FAILURES: dict[str, type[Exception]] = {
 }
 
 
-_GAUGE_NS = {"virtual": 1_000_000, "host": 20_000_000}  # in real time a reading takes time from the ranks
-
-
 class Up(msgspec.Struct, frozen=True, tag=True):
     """The bed is up, with this fidelity, and `exact` as a bed has it; the ranks are about to start."""
 
@@ -85,7 +82,6 @@ def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said]
                 on_start=started,
                 start=start,
                 stall_s=request.stall_s * float(factor),
-                gauge_ns=_GAUGE_NS[request.ground],
             )
         if watch is not None:
             (folder / "truth.json").write_bytes(msgspec.json.encode(watch.seen(measured.results)) + b"\n")

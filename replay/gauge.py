@@ -10,6 +10,8 @@ from replay.transports.timer import Timer
 _READINGS = 1024
 """Of all directions together, before readings become half as frequent; so a run's length in octaves decides on their number."""
 _FEWEST = 8
+_PAUSE_NS = 2_000_000
+"""From one reading to the next, at first. In real time one takes about 0.1 ms from the ranks."""
 
 
 class Gauge:
@@ -19,10 +21,9 @@ class Gauge:
     `peaks`: bytes, in the order of the bed's counters; `readings`: how many were made.
     """
 
-    def __init__(self, bed: Bed, pause_ns: int) -> None:
-        """`pause_ns`: from one reading to the next, at first."""
+    def __init__(self, bed: Bed) -> None:
         self._queues = bed.queues()
-        self._pause_ns = pause_ns
+        self._pause_ns = _PAUSE_NS
         self._next_ns = 0
         self.peaks = self._queues.read()
         self.readings = 0
