@@ -84,11 +84,25 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
     """What are you waiting for?"""
 
 
+class Connection(msgspec.Struct, frozen=True):
+    """How many messages a rank has started to send on one of its connections, how many it has asked for, and got."""
+
+    peer: int
+    lane: int
+    p2p: bool
+    started: int = 0
+    posted: int = 0
+    received: int = 0
+
+
 class Status(msgspec.Struct, frozen=True, tag=True):
-    """The answer to Ask, in words."""
+    """The answer to Ask: in words, and whether the rank's timer runs, its program is at its end, and what has moved."""
 
     rank: int
     text: str
+    computing: bool
+    finished: bool
+    connections: tuple[Connection, ...]
 
 
 class Flow(msgspec.Struct, frozen=True):
@@ -122,12 +136,23 @@ class Flow(msgspec.Struct, frozen=True):
     buffer_limited_us: int
 
 
+class Strain(msgspec.Struct, frozen=True):
+    """How a rank's process fared from Go to the end of its program, `lasted_ns`, all of it real time also where the run is
+    dilated: its own time on a processor, the time that it waited for one (0 where the kernel does not say), and how late
+    its timers were, in all."""
+
+    lasted_ns: int
+    cpu_ns: int
+    delayed_ns: int
+    late_ns: int
+
+
 class Result(msgspec.Struct, frozen=True, tag=True):
     """Everything measured at one rank.
 
-    `issued`, `began`, `ended`: native int64 per op of the plan, ns after Go, -1 where it was not reached
-    (`replay.engine.Records` says what they mean). `finished_ns`: when the program ended; `verified`: elements compared
-    with `--verify`, else 0.
+    `issued`, `began`, `ended`: native int64 per op of the plan, ns after Go, -1 where it was not reached; `messages`: three
+    for each message (`replay.engine.Records` says what they mean). `finished_ns`: when the program ended; `verified`:
+    elements compared with `--verify`, else 0.
     """
 
     rank: int
@@ -137,6 +162,8 @@ class Result(msgspec.Struct, frozen=True, tag=True):
     ended: bytes
     flows: tuple[Flow, ...]
     verified: int
+    messages: bytes = b""
+    strain: Strain = Strain(0, 0, 0, 0)
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):

@@ -118,11 +118,15 @@ class Records:
 
     Transfer: started by the program, begun (its lane was free), ended (all its messages sent and received).
     Wait: reached, reached, released. Compute: begun, begun, ended. StepMark: three times when it was passed.
+
+    `messages` holds three numbers for each message that was sent or received, in the order in which that was done: the op,
+    the task of its schedule, and when.
     """
 
     issued: array[int]
     began: array[int]
     ended: array[int]
+    messages: array[int]
 
 
 class _Running:
@@ -146,7 +150,8 @@ class Engine:
         self.rank = plan.rank
         self.finished = False
         size = len(plan.ops)
-        self.records = Records(*(array("q", [NEVER]) * size for _ in range(3)))
+        issued, began, ended = (array("q", [NEVER]) * size for _ in range(3))
+        self.records = Records(issued, began, ended, messages=array("q"))
         self._ops = plan.ops
         self._payload: Payload = Pretend() if payload is None else payload
         self._lanes: dict[int, deque[_Running]] = {}
@@ -195,7 +200,7 @@ class Engine:
         if self._next < len(self._ops):
             op = self._ops[self._next]
             if isinstance(op, Compute):
-                return f"rank {self.rank} computes until {self.records.ended[self._next]} ns"
+                return f"rank {self.rank} computes"
             if isinstance(op, Transfer | StepMark):
                 return f"rank {self.rank} has not started"
             wanted = self._unfinished[op.op]
@@ -312,6 +317,7 @@ class Engine:
         return free
 
     def _done(self, running: _Running, task: int, now: int) -> None:
+        self.records.messages.extend((running.index, task, now))
         self._do(running, self._close(running, task))
         if not running.open:
             self._end(running, now)

@@ -24,6 +24,8 @@ from traces.steps import select
 GROUNDS = ("virtual", "host")
 BEDS = ("netns", "docker")
 FIDELITIES = ("auto", "packet", "burst")
+STALL_S = 900.0
+"""About what TCP takes to give a path up (tcp_retries2, tcp(7))."""
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,7 +34,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `network` is the resolved form (`emulator.network.to_dict`); `steps` is "A:B" or "" for all; `trace_hash` is that of the
     file's bytes; `image` is what a docker bed's containers are made of, "" for an empty one; `pcap` are the links that are
     captured; `dilation` is by how much time is stretched while it runs, as in `replay.dilation`; `algorithms` are rules as in
-    `replay.choosers.rules`, `segment` the most bytes of a pipelined message.
+    `replay.choosers.rules`, `segment` the most bytes of a pipelined message; after `stall_s`
+    seconds of the run's own time in which nothing moves it is given up.
     """
 
     trace: str
@@ -49,6 +52,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dilation: str = "1"
     algorithms: tuple[str, ...] = ()
     segment: int = DEFAULT_SEGMENT
+    stall_s: float = STALL_S
 
     def resolved_network(self) -> Network:
         return from_dict(self.network)

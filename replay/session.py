@@ -22,9 +22,10 @@ from replay.execute import Said, Up
 from replay.grounds import GROUNDS, describe_kernel
 from replay.ideal import ideal_step_ns
 from replay.plan import DEFAULT_SEGMENT, lower
-from replay.request import Request, not_applied, prepare
-from replay.results import FORMAT, Run, RunFolder, read_totals, summarise
+from replay.request import STALL_S, Request, not_applied, prepare
+from replay.results import FORMAT, Run, RunFolder, read_evidence, read_holders, read_totals, summarise
 from replay.seats import load_seated
+from replay.truth import doubts
 from traces import archive
 from traces.errors import TraceError
 from traces.program import Trace
@@ -79,14 +80,17 @@ def replay(
     dilation: str = "1",
     algorithms: Sequence[str] = (),
     segment: int = DEFAULT_SEGMENT,
+    stall_s: float = STALL_S,
     command: Sequence[str] = (),
     say: Callable[[Said], None] = lambda said: None,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> Run:
     """Replay `job` on `network`, leave the run in `folder`, and return what `run.json` says then; `pcap`: links to capture;
     `dilation`: as in `replay.dilation`; `algorithms`: rules as in `replay.choosers.rules`; `segment`: the most bytes of a
-    pipelined message.
+    pipelined message; `stall_s`: as `Request` has it.
 
-    The folder keeps what was measured also where the run fails.
+    The folder keeps what was measured also where the run fails, or its user stops it. Then `is_stopped`, which is asked when
+    it breaks off, is true, and what there is of the run is returned.
 
     Raises:
         TraceError, NetworkError, MachineError, BedError: as their names say.
@@ -113,6 +117,7 @@ def replay(
             dilation=dilation,
             algorithms=tuple(algorithms),
             segment=segment,
+            stall_s=stall_s,
         ),
         kernel=describe_kernel(ground),
         fidelity=fidelity if fidelity != "auto" else choose_fidelity(network),
@@ -134,10 +139,20 @@ def replay(
         with Ledger(uuid.uuid4().hex[:8]) as ledger:
             GROUNDS[ground](run.request, folder.resolve(), ledger, listen)
     except BaseException as error:
-        results.write_run(msgspec.structs.replace(run, status="failed", error=str(error) or type(error).__name__))
-        raise
-    summary = summarise(results, job.recorded_step_ns, job.ideal_step_ns, read_totals(folder))
-    done = msgspec.structs.replace(run, status="complete", summary=summary)
+        if not is_stopped() and not isinstance(error, KeyboardInterrupt):
+            results.write_run(msgspec.structs.replace(run, status="failed", error=str(error) or type(error).__name__))
+            raise
+        ended = len(results.step_ns())
+        text = f"after {ended} of {job.trace.step_count} steps"
+        summary = summarise(results, job.recorded_step_ns, job.ideal_step_ns) if ended else None
+        run = msgspec.structs.replace(run, status="stopped", error=text, summary=summary)
+        results.write_run(run)
+        if not is_stopped():
+            raise
+        return run
+    summary = summarise(results, job.recorded_step_ns, job.ideal_step_ns, read_totals(folder), read_holders(folder))
+    why = doubts(read_evidence(folder)) if ground == "host" else ()
+    done = msgspec.structs.replace(run, status="complete", summary=summary, doubts=why)
     results.write_run(done)
     return done
 

@@ -8,19 +8,21 @@ from __future__ import annotations
 import socket
 import time
 from array import array
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TypeVar
 
 from emulator.errors import BedError
 from replay import control
 from replay.engine import NEVER, Action, Engine, PostRecv, SetTimer, StartSend, StepDone
 from replay.payload import Verified
-from replay.plan import RankPlan
+from replay.plan import RankPlan, Stream
 from replay.process import Process, fork
 from replay.sending import UNSENT
 from replay.transports.events import ControlReady, Received, Sent
-from replay.transports.tcp import TcpOptions, TcpTransport
+from replay.transports.tcp import PeerLostError, TcpOptions, TcpTransport
 
 Clock = Callable[[], int]
 Wanted = TypeVar("Wanted", bound=control.FromCoordinator)
@@ -95,20 +97,37 @@ def _run(
         begin = _expect(channel, control.Go).at_ns
         transport.watch(channel)
         engine = Engine(plan, payload)
-        _Driver(engine, transport, channel, clock).run(begin)
+        driver = _Driver(engine, transport, channel, clock)
+        cpu, delayed = _on_processor()
+        try:
+            driver.run(begin)
+        except PeerLostError as error:
+            raise PeerLostError(f"{error}; {engine.blocked()}") from error
+        lasted, now_cpu, now_delayed = clock() - begin, *_on_processor()
         records = engine.records
         result = control.Result(
             rank=plan.rank,
-            finished_ns=clock() - begin,
+            finished_ns=lasted,
             issued=_relative(records.issued, begin),
             began=_relative(records.began, begin),
             ended=_relative(records.ended, begin),
             flows=transport.flows(),
             verified=0 if payload is None else payload.checked,
+            messages=_since(records.messages, begin),
+            strain=control.Strain(lasted, now_cpu - cpu, now_delayed - delayed, driver.late_ns),
         )
         control.send(channel, result)
         while not isinstance(message := control.from_coordinator(channel), control.Bye):
-            _answer(message, channel, engine)
+            driver.answer(message)
+
+
+def _on_processor() -> tuple[int, int]:
+    """How long this process has had a processor, and has waited for one (proc(5), schedstat; 0 without), in ns."""
+    try:
+        _, delayed, _ = Path("/proc/self/schedstat").read_text().split()
+    except FileNotFoundError:
+        delayed = "0"
+    return time.process_time_ns(), int(delayed)
 
 
 def _expect(channel: socket.socket, wanted: type[Wanted]) -> Wanted:
@@ -126,11 +145,14 @@ class _Driver:
         self._transport = transport
         self._channel = channel
         self._clock = clock
-        self._begin = 0
+        self.late_ns = 0
+        self._begin = self._due = 0
+        self._computing = True  # until Go
+        self._started, self._posted, self._received = (Counter[Stream]() for _ in range(3))
 
     def run(self, begin: int) -> None:
         """From `begin` until the program has ended."""
-        self._begin = begin
+        self._begin = self._due = begin
         engine, started = self.engine, False
         self._transport.set_timer(begin)
         while not engine.finished:
@@ -138,35 +160,51 @@ class _Driver:
             now = self._clock()
             for event in events:
                 if isinstance(event, Received):
+                    self._received[event.stream] += 1
                     self._do(engine.received(event.stream, event.key, now))
                 elif isinstance(event, Sent):
                     self._do(engine.sent(event.stream, event.key, now))
                 elif isinstance(event, ControlReady):
-                    _answer(control.from_coordinator(self._channel), self._channel, engine)
-                elif started:
-                    self._do(engine.timer(now))
+                    self.answer(control.from_coordinator(self._channel))
                 else:
+                    self.late_ns += now - self._due
+                    self._computing = False
+                    self._do(engine.timer(now) if started else engine.start(begin))
                     started = True
-                    self._do(engine.start(begin))
 
     def _do(self, actions: list[Action]) -> None:
         transport = self._transport
         for action in actions:
             if isinstance(action, StartSend):
+                self._started[action.stream] += 1
                 transport.send(action.stream, action.key, action.nbytes, action.data)
             elif isinstance(action, PostRecv):
+                self._posted[action.stream] += 1
                 transport.post(action.stream, action.key, action.nbytes, action.data)
             elif isinstance(action, SetTimer):
+                self._computing, self._due = True, action.at_ns
                 transport.set_timer(action.at_ns)
             elif isinstance(action, StepDone):
                 at = action.at_ns - self._begin
                 control.send(self._channel, control.Progress(self.engine.rank, action.step, at, action.exposed_ns))
 
+    def answer(self, message: control.FromCoordinator) -> None:
+        """Says what this rank waits for, and what has moved."""
+        engine = self.engine
+        if not isinstance(message, control.Ask):
+            raise BedError(f"rank {engine.rank}: expected Ask from the coordinator, got {type(message).__name__}")
+        moved = tuple(
+            control.Connection(*stream, self._started[stream], self._posted[stream], self._received[stream])
+            for stream in sorted(self._started.keys() | self._posted.keys())
+        )
+        status = control.Status(engine.rank, engine.blocked(), self._computing, engine.finished, moved)
+        control.send(self._channel, status)
 
-def _answer(message: control.FromCoordinator, channel: socket.socket, engine: Engine) -> None:
-    if not isinstance(message, control.Ask):
-        raise BedError(f"rank {engine.rank}: expected Ask from the coordinator, got {type(message).__name__}")
-    control.send(channel, control.Status(engine.rank, engine.blocked()))
+
+def _since(messages: array[int], begin: int) -> bytes:
+    """`Records.messages`, whose every third number is a time, with times that count from `begin`."""
+    messages[2::3] = array("q", [at - begin for at in messages[2::3]])
+    return messages.tobytes()
 
 
 def _relative(times: array[int], begin: int) -> bytes:

@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -16,7 +17,7 @@ from typing import Self
 
 from emulator import qdisc, wire
 from emulator.beds import routing
-from emulator.beds.bed import LinkCounters
+from emulator.beds.bed import LinkCounters, Queues
 from emulator.buckets import bucket, check_changes
 from emulator.errors import BedError
 from emulator.events import WAYS, Change, Course, Way, direction_of, possible
@@ -122,6 +123,10 @@ class NetnsBed:
                 LinkCounters(name, *_ends(self._links[name][1], way), *wire.count(ipr, carriers))
                 for (name, way), carriers in self._carriers.items()
             )
+
+    def queues(self) -> Queues:
+        with inside(self._names[_WIRES]):
+            return _Queues(Netlink(), tuple(carriers[0] for carriers in self._carriers.values()))
 
     def apply(self, change: Change) -> None:
         key, after = (change.link, change.way), change.direction
@@ -281,6 +286,21 @@ class NetnsBed:
         if self.network.tcp.buffer is not None:
             return int(self.network.tcp.buffer)
         return max(floor, 2 * self._in_flight)
+
+
+@dataclass(frozen=True, slots=True)
+class _Queues:
+    """`netlink`: of the namespace of the wires. `first`: each direction's first carrier, which has its queue."""
+
+    netlink: Netlink
+    first: tuple[int, ...]
+
+    def read(self) -> list[int]:
+        found = self.netlink.backlogs()
+        return [found.get(carrier, 0) for carrier in self.first]
+
+    def close(self) -> None:
+        self.netlink.close()
 
 
 def _ends(link: Link, way: Way) -> tuple[str, str]:

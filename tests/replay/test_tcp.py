@@ -267,7 +267,10 @@ def test_gather_sees_results_and_bye_ends_it() -> None:
         last, _ = gather(started)
         assert {type(message) for message in last.values()} == {control.Result}
         control.send(started[0].control, control.Ask())
-        assert control.from_worker(started[0].control) == control.Status(0, "rank 0 has finished")
+        status = control.from_worker(started[0].control)
+        assert isinstance(status, control.Status)
+        assert (status.text, status.finished, status.computing) == ("rank 0 has finished", True, False)
+        assert status.connections == (control.Connection(1, 0, False, started=1, posted=1, received=1),)
         bye(started)
         poll = select.poll()
         poll.register(started[0].control, select.POLLIN)
