@@ -19,6 +19,8 @@ from replay.payload import Verified
 from replay.plan import RankPlan
 from replay.process import Process, fork
 from replay.transports.events import ControlReady, Received, Sent
+from replay.transports.rdma.settings import RdmaOptions
+from replay.transports.rdma.transport import RdmaTransport
 from replay.transports.tcp import TcpOptions, TcpTransport
 
 Clock = Callable[[], int]
@@ -33,11 +35,12 @@ def monotonic() -> int:
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
     """`verify`: send real tensors and compare every element. `setup` runs first in a forked process: it enters the
-    rank's host.
+    rank's host. `rdma`: what its connections are where they are not TCP's.
     """
 
     verify: bool = False
     tcp: TcpOptions = field(default_factory=TcpOptions)
+    rdma: RdmaOptions | None = None
     setup: Callable[[], None] | None = None
 
 
@@ -85,13 +88,14 @@ def _run(
     clock: Clock,
 ) -> None:
     payload = Verified(plan) if options.verify else None
-    with TcpTransport(plan.rank, plan.streams(), addresses, options.tcp, keep=options.verify) as transport:
+    with _transport(plan, addresses, options) as transport:
+        transport.watch(channel)
         control.send(channel, control.Listening(plan.rank))
         _expect(channel, control.Connect)
         transport.connect()
         control.send(channel, control.Ready(plan.rank))
+        transport.settle()
         begin = _expect(channel, control.Go).at_ns
-        transport.watch(channel)
         engine = Engine(plan, payload)
         _Driver(engine, transport, channel, clock).run(begin)
         records = engine.records
@@ -105,8 +109,18 @@ def _run(
             verified=0 if payload is None else payload.checked,
         )
         control.send(channel, result)
+        transport.settle()
         while not isinstance(message := control.from_coordinator(channel), control.Bye):
             _answer(message, channel, engine)
+            transport.settle()
+
+
+def _transport(
+    plan: RankPlan, addresses: Mapping[int, tuple[str, int]], options: WorkerOptions
+) -> TcpTransport | RdmaTransport:
+    if options.rdma is None:
+        return TcpTransport(plan.rank, plan.streams(), addresses, options.tcp, keep=options.verify)
+    return RdmaTransport(plan.rank, plan.streams(), addresses, options.rdma, keep=options.verify)
 
 
 def _expect(channel: socket.socket, wanted: type[Wanted]) -> Wanted:
@@ -119,7 +133,9 @@ def _expect(channel: socket.socket, wanted: type[Wanted]) -> Wanted:
 class _Driver:
     """Carries actions from the engine to the transport, and events back."""
 
-    def __init__(self, engine: Engine, transport: TcpTransport, channel: socket.socket, clock: Clock) -> None:
+    def __init__(
+        self, engine: Engine, transport: TcpTransport | RdmaTransport, channel: socket.socket, clock: Clock
+    ) -> None:
         self.engine = engine
         self._transport = transport
         self._channel = channel
