@@ -48,7 +48,7 @@ from replay.transports.tcp import PeerLostError
 from replay.transports.timer import Timer
 
 _HEAD = struct.Struct("<QQ")
-_HELLO = struct.Struct("<4sIiIIHH")
+_HELLO = struct.Struct("<4sIiIIHHH")
 _MAGIC = b"TBRD"
 _AGAIN_MS = 50
 _MOST_SEGMENTS = 64  # UDP_MAX_SEGMENTS, linux/udp.h
@@ -154,11 +154,11 @@ class RdmaTransport:
     def _greet(self, connection: _Connection) -> None:
         stream = connection.stream
         port = connection.wire.socket.getsockname()[1]
-        fields = (self._rank, stream.lane, stream.p2p, connection.number, port, connection.theirs >= 0)
+        fields = (self._rank, stream.lane, stream.p2p, connection.number, port, connection.theirs >= 0, not connection.knows)
         self._door.socket.sendto(_HELLO.pack(_MAGIC, *fields), self._addresses[stream.peer])
 
     def _greeted(self, packet: memoryview) -> None:
-        _, peer, lane, p2p, number, port, knows = _HELLO.unpack(packet)
+        _, peer, lane, p2p, number, port, knows, asks = _HELLO.unpack(packet)
         connection = self._connections.get(Stream(peer, lane, bool(p2p)))
         if connection is None:
             raise BedError(f"rank {self._rank}: rank {peer} connected, which is not expected")
@@ -166,7 +166,7 @@ class RdmaTransport:
             connection.wire.socket.connect((self._addresses[peer][0], port))
             connection.theirs = number
         connection.knows = connection.knows or bool(knows)
-        if not knows:
+        if asks:
             self._greet(connection)
 
     def send(self, stream: Stream, key: int, nbytes: int, data: memoryview | None) -> None:
