@@ -133,14 +133,14 @@ def _red(early: Early, limit: Size, frame: int) -> Red:
 
 def rdma_nic(direction: Direction, mtu: int, fidelity: Fidelity) -> Nested | None:
     """An RDMA card: it never sends faster than its line, whatever queue the direction has, so that queue holds what switches send.
-    It holds each connection to its own rate too (SO_MAX_PACING_RATE), and in `packet` fidelity sends packet by packet.
+    In `packet` fidelity it sends packet by packet.
     """
     if direction.rate is None:
         return None
     frame = mtu + ETHERNET_HEADER
     rate = without_overhead(direction.rate, frame, direction.overhead)
     burst = Size(frame) if fidelity == "packet" else SUPER_PACKET
-    turns = Fq(limit=NO_LIMIT, flow_limit=NO_LIMIT, pacing=True)
+    turns = Fq(limit=NO_LIMIT, flow_limit=NO_LIMIT)
     return Nested(Tbf(rate=rate, burst=burst, limit=Size(U32_MAX)), turns)
 
 

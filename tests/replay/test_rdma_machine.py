@@ -117,6 +117,12 @@ def test_without_loss_the_wire_is_full(recovery: Recovery) -> None:
     assert (sender.retransmitted, sender.naks, sender.timeouts, sent) == (0, 0, 0, 8000)
 
 
+def test_selective_repeat_sends_again_little_more_than_was_lost() -> None:
+    took, _sender, sent = transfer("selective-repeat", [245] * 40, 0.05)
+    assert sent < 1.5 * 9800  # of the acknowledgements 5 % are lost as well, and what one told is sent again
+    assert took < 1.5 * 9800 * PACKET
+
+
 def test_one_loss_costs_go_back_n_a_window_and_selective_repeat_a_packet() -> None:
     sender, receiver = Sender("go-back-n", LIMITS), Receiver("go-back-n", notify=False)
     sender.queue(1, 10)

@@ -30,8 +30,8 @@ _HALF = 1 << (PSN_BITS - 1)
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a receiver tells its sender. `expected`: count of the first packet it has not got. `newest`: the last one that it
-    holds behind a hole, and `held`: bit i is set where it has the packet i before that; 0 where it has no hole.
+    """What a receiver tells its sender. `expected`: count of the first packet it has not got. `newest`: what came last
+    behind a hole, and `held`: bit i is set where it has the packet i before that; 0 where it has no hole.
     """
 
     opcode: int

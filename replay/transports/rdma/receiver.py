@@ -13,9 +13,6 @@ from emulator.transport import Recovery
 from replay.transports.rdma.packets import ACK, ASKS, CNP, NAK, SACK_SPAN, Reply
 
 CNP_GAP_NS = 50_000
-_ACK_EVERY = 16
-"""Packets behind a hole after which they are reported unasked: an ACK can speak of 128, so each is in several."""
-
 Payload = tuple[int, int, bytes | None]
 """A packet's flags, its payload's size, and that payload where it is kept."""
 
@@ -29,8 +26,7 @@ class Receiver:
         self._selective = recovery == "selective-repeat"
         self._notify = notify
         self._held: dict[int, Payload] = {}
-        self._newest = first
-        self._unreported = 0
+        self._last = first
         self._refused = False
         self._notified: int | None = None
 
@@ -47,11 +43,9 @@ class Receiver:
                     replies.append(Reply(NAK, self.expected))
                 return [], replies
             if count > self.expected:
-                gap = count > self._newest + 1 or not self._held
                 self._held.setdefault(count, payload)
-                self._newest = max(self._newest, count)
-                self._unreported += 1
-                asks = asks or gap or self._unreported >= _ACK_EVERY
+                self._last = count
+                asks = True  # what is not told at once would be taken for lost
             if asks:
                 replies.append(self._acknowledge())
             return [], replies
@@ -66,11 +60,10 @@ class Receiver:
         return ready, replies
 
     def _acknowledge(self) -> Reply:
-        self._unreported = 0
         if not self._held:
             return Reply(ACK, self.expected)
-        held = sum(1 << back for back in range(SACK_SPAN) if self._newest - back in self._held)
-        return Reply(ACK, self.expected, self._newest, held)
+        held = sum(1 << back for back in range(SACK_SPAN) if self._last - back in self._held)
+        return Reply(ACK, self.expected, self._last, held)
 
     def _congestion(self, now: int) -> list[Reply]:
         self.marks += 1

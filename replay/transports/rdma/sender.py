@@ -162,7 +162,7 @@ class Sender:
             fresh = [number for number in told if self._oldest <= number < self._sent and number not in self._held]
             self._held.update(fresh)
             came += fresh
-        latest = max((self._under_way.pop(number, 0) for number in came), default=0)
+        latest, last = max(((self._under_way.pop(number, 0), number) for number in came), default=(0, -1))
         self._held.difference_update(range(self._oldest, reply.expected))
         while self._turns and self._turns[0][0] < latest:
             turn, number = self._turns.popleft()
@@ -170,7 +170,6 @@ class Sender:
                 del self._under_way[number]
                 self._lost.append(number)
         # In the turn of what came last, what is in front of it is lost as well.
-        last = max(came, default=-1)
         while self._turns and self._turns[0][0] == latest and self._turns[0][1] < last:
             turn, number = self._turns.popleft()
             if self._under_way.get(number) == turn:

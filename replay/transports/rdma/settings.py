@@ -43,8 +43,8 @@ def rdma_options(network: Network, fidelity: Fidelity) -> RdmaOptions:
     The window is one BDP of the path that has most: its rate times a round trip in which a packet (a train, in bursts) is
     sent anew on each link and the acknowledgement waits for one, and a quarter more, which is how often one is asked for. The
     timer is that of IRN (SIGCOMM 2018, section 4.1), 320 us, or what a queue with a window of every rank takes, in InfiniBand's
-    steps of 4.096 us times a power of two. The credit is two windows, as IRN's buffers hold, or a host's share of the smallest
-    queue.
+    steps of 4.096 us times a power of two. The credit is one window, so that one connection can use it up, or a
+    rank's share of the smallest queue.
 
     Raises:
         NetworkError: lossless, but a queue is too small to hold a packet of every host.
@@ -86,7 +86,9 @@ def _way(link: Link, trains: bool) -> tuple[float, float]:
 
 def _passage(way: Direction, mtu: int, trains: bool) -> float:
     packet = min(mtu, PAYLOAD + HEADER_BYTES + IP_UDP_BYTES) + ETHERNET_HEADER + way.overhead
-    size = TRAIN_BYTES + packet if trains else 2 * packet
+    size = (
+        TRAIN_BYTES + packet if trains else 3 * packet
+    )  # its own, one that it meets, and one that the card lets go first
     return way.delay + way.jitter + (0.0 if way.rate is None else size * 8e9 / way.rate)
 
 
@@ -99,7 +101,7 @@ def _credit(network: Network, window: int) -> int:
         if way.queue is not None
     ]
     if not limits:
-        return 2 * window
+        return window
     least, link = min(limits, key=lambda limit: limit[0])
     senders = max(1, sum(len(host.ranks) for host in network.hosts) - 1)
     share = least // senders
@@ -109,4 +111,4 @@ def _credit(network: Network, window: int) -> int:
             f"rdma is lossless, but the queue of link {link.name}, {least} B, can't hold a packet of each of {senders} senders: "
             f"expected at least {senders * packet} B, or a queue without limit"
         )
-    return min(2 * window, share)
+    return min(window, share)

@@ -1,8 +1,9 @@
 """Messages over UDP as a card's reliable connections carry them: what `sender` and `receiver` say, on the wire.
 
-A connection has a UDP socket each way of its own, whose packets say that they can be marked (ECT(0)); replies go from the rank's
-one address to the other's, so that they don't wait behind data. The card's queue (fq) lets connections take turns and holds each to
-its rate. A message is its key and its size (16 bytes) and its bytes, cut into packets of its own.
+A connection has a UDP socket each way of its own, whose packets say that they can be marked (ECT(0)); replies go from the
+rank's one address to the other's, so that they don't wait behind data. The card's queue (fq) lets connections take turns. One
+that is held to a rate is held here: the kernel lets the pacing rate of a UDP socket only fall. A message is its key and its
+size (16 bytes) and its bytes, cut into packets of its own.
 
 A receiver takes what comes, posted or not, as cards write into memory that was registered before.
 
@@ -53,6 +54,8 @@ _MAGIC = b"TBRD"
 _AGAIN_MS = 50
 _MOST_SEGMENTS = 64  # UDP_MAX_SEGMENTS, linux/udp.h
 _ROOM = 32 << 20
+_PACED = 2
+"""Packets that a connection sends at once while it is held to a rate."""
 
 
 class _Connection:
@@ -67,7 +70,7 @@ class _Connection:
         self.payload = self.train = 1
         self.receiver = Receiver(options.recovery, notify=options.dcqcn)
         self.rate = Dcqcn(options.line)
-        self.paced = options.line
+        self.free_at = 0
         self.sender: Sender
         self.outgoing: dict[int, tuple[bytes, int, memoryview | None]] = {}
         self.posted: dict[int, tuple[int, memoryview | None]] = {}
@@ -154,7 +157,15 @@ class RdmaTransport:
     def _greet(self, connection: _Connection) -> None:
         stream = connection.stream
         port = connection.wire.socket.getsockname()[1]
-        fields = (self._rank, stream.lane, stream.p2p, connection.number, port, connection.theirs >= 0, not connection.knows)
+        fields = (
+            self._rank,
+            stream.lane,
+            stream.p2p,
+            connection.number,
+            port,
+            connection.theirs >= 0,
+            not connection.knows,
+        )
         self._door.socket.sendto(_HELLO.pack(_MAGIC, *fields), self._addresses[stream.peer])
 
     def _greeted(self, packet: memoryview) -> None:
@@ -234,7 +245,6 @@ class RdmaTransport:
     def _expire(self, now: int) -> None:
         for connection in self._list:
             connection.rate.expire(now)
-            self._pace(connection)
             deadline = connection.sender.deadline
             if deadline is not None and deadline <= now:
                 connection.sender.expire(now, connection.wait_ns())
@@ -244,7 +254,6 @@ class RdmaTransport:
         if reply.opcode == CNP:
             connection.cnps += 1
             connection.rate.notified(now)
-            self._pace(connection)
             return
         for key in connection.sender.heard(reply, now, connection.wait_ns()):
             connection.bytes_acked += connection.outgoing.pop(key)[1]
@@ -314,6 +323,11 @@ class RdmaTransport:
         while self._turns:
             connection = self._turns.popleft()
             most = connection.train
+            if connection.rate.deadline is not None:
+                most = _PACED
+                if connection.free_at > now:
+                    waiting.append(connection)
+                    continue
             if self._options.credit:
                 used = sum(one.sender.under_way * (one.payload + HEADER_BYTES + IP_UDP_BYTES) for one in self._list)
                 room = (self._options.credit - used) // (connection.payload + HEADER_BYTES + IP_UDP_BYTES)
@@ -344,17 +358,14 @@ class RdmaTransport:
             total += end - first
         connection.bytes_sent += total
         connection.rate.sent(total)
-        self._pace(connection)
+        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        connection.free_at = max(now, connection.free_at) + int(total * 8e9 / connection.rate.rate)
         connection.wire.send(parts, size + HEADER_BYTES, train.count)
-
-    def _pace(self, connection: _Connection) -> None:
-        if connection.paced != connection.rate.rate:
-            connection.paced = connection.rate.rate
-            connection.wire.pace(connection.paced)
 
     def _arm(self) -> None:
         """The timer runs to the first deadline; a later one is looked at when it gets there."""
         deadlines = [at for one in self._list for at in (one.sender.deadline, one.rate.deadline) if at is not None]
+        deadlines += [one.free_at for one in self._turns if one.rate.deadline is not None]
         if deadlines and (self._armed is None or min(deadlines) < self._armed):
             self._armed = min(deadlines)
             self._retry.set(self._armed)

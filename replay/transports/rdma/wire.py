@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 _SOL_UDP, _UDP_SEGMENT, _UDP_GRO = 17, 103, 104  # linux/udp.h
-_SNDBUFFORCE, _RCVBUFFORCE, _MAX_PACING = 32, 33, 47  # asm-generic/socket.h
+_SNDBUFFORCE, _RCVBUFFORCE = 32, 33  # asm-generic/socket.h
 _IP_MTU, _IP_RECVTOS, _IPV6_MTU, _IPV6_RECVTCLASS = 14, 13, 24, 66  # linux/in.h, linux/in6.h
 _ECT, _CE = 2, 3  # RFC 3168
 _ANCILLARY = socket.CMSG_SPACE(4) * 4
@@ -49,10 +49,6 @@ class UdpWire:
         if self._six:
             return self.socket.getsockopt(socket.IPPROTO_IPV6, _IPV6_MTU)
         return self.socket.getsockopt(socket.IPPROTO_IP, _IP_MTU)
-
-    def pace(self, rate: float) -> None:
-        """Has the card (its fq) let packets go at `rate` bit/s at most."""
-        self.socket.setsockopt(socket.SOL_SOCKET, _MAX_PACING, struct.pack("=Q", max(1, int(rate / 8))))
 
     def send(self, parts: Sequence[bytes | memoryview], segment: int, count: int) -> None:
         """Sends packets of `segment` bytes each (the last may be shorter), one after the other. Waits for room."""
