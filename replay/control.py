@@ -33,6 +33,8 @@ import struct
 
 import msgspec
 
+from replay.transports.rdma.settings import RdmaOptions
+
 _LENGTH = struct.Struct("<I")
 
 
@@ -47,6 +49,7 @@ class Listen(msgspec.Struct, frozen=True, tag=True):
 
     addresses: dict[int, tuple[str, int]]
     verify: bool
+    rdma: RdmaOptions | None = None
 
 
 class Listening(msgspec.Struct, frozen=True, tag=True):
@@ -110,6 +113,9 @@ class Flow(msgspec.Struct, frozen=True):
 
     Bytes are payload as TCP counts it, message headers included; `*_us` are microseconds; `limited` is how long TCP had
     data to send and was held by the receiver's window or by its own send buffer.
+
+    Of an RDMA connection `bytes_*` are payload, `retransmits` packets, `delivered_ce` the marked packets that came, `cwnd` its
+    window in packets, and besides: NAKs and CNPs heard, times that the retry timer ran out, and the rate at the end, in bit/s.
     """
 
     rank: int
@@ -134,6 +140,10 @@ class Flow(msgspec.Struct, frozen=True):
     busy_us: int
     receiver_limited_us: int
     buffer_limited_us: int
+    naks: int = 0
+    timeouts: int = 0
+    cnps: int = 0
+    rate_bps: int = 0
 
 
 class Strain(msgspec.Struct, frozen=True):

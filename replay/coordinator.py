@@ -23,6 +23,7 @@ from replay.gauge import Gauge
 from replay.plan import Plan, RankPlan
 from replay.process import Held, dismiss
 from replay.stuck import is_deadlock, waiting
+from replay.transports.rdma.settings import rdma_options
 from replay.transports.tcp import PeerLostError, TcpOptions
 from replay.transports.timer import Timer
 from replay.worker import WorkerOptions, monotonic, start_worker
@@ -100,13 +101,14 @@ def run(
         )
     addresses = {rank: (bed.address(hosts[rank]), _PORT + rank) for rank in plan.ranks}
     congestion = TcpOptions(congestion=bed.network.tcp.congestion)
+    rdma = rdma_options(bed.network, bed.fidelity) if bed.network.transport == "rdma" else None
     director = Director(bed)
     beside = Companions([*background.companions(bed), *companions], on_start, stall_s)
     gauge = Gauge(bed)
     crew = _Crew(on_progress, stall_s, director, beside, gauge)
     try:
         for rank, own in plan.ranks.items():
-            options = WorkerOptions(verify=verify, tcp=congestion, setup=partial(bed.enter, hosts[rank]))
+            options = WorkerOptions(verify=verify, tcp=congestion, rdma=rdma, setup=partial(bed.enter, hosts[rank]))
             worker = start(own, addresses, options)
             crew.add(worker)
             if worker.pid is not None:

@@ -92,7 +92,7 @@ def prepare(path: Path, what_if: tuple[str, ...], steps: str) -> Scenario:
 
 def not_applied(network: Network) -> tuple[str, ...]:
     """What the network asks for that a replay can't do yet, and what it does in its place; nothing where it can."""
-    said = ["rdma is not applied yet: kernel TCP carries all"] if network.transport == "rdma" else []
+    said: list[str] = []
     if network.costs != NO_COSTS:
         said.append("host costs are not applied yet: in virtual time CPU work is free")
     return tuple(said)

@@ -22,6 +22,8 @@ from replay.plan import RankPlan, Stream
 from replay.process import Process, fork
 from replay.sending import UNSENT
 from replay.transports.events import ControlReady, Received, Sent
+from replay.transports.rdma.settings import RdmaOptions
+from replay.transports.rdma.transport import RdmaTransport
 from replay.transports.tcp import PeerLostError, TcpOptions, TcpTransport
 
 Clock = Callable[[], int]
@@ -36,11 +38,12 @@ def monotonic() -> int:
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
     """`verify`: send real tensors and compare every element. `setup` runs first in a forked process: it enters the
-    rank's host.
+    rank's host. `rdma`: what its connections are where they are not TCP's.
     """
 
     verify: bool = False
     tcp: TcpOptions = field(default_factory=TcpOptions)
+    rdma: RdmaOptions | None = None
     setup: Callable[[], None] | None = None
 
 
@@ -88,14 +91,14 @@ def _run(
     clock: Clock,
 ) -> None:
     payload = Verified(plan) if options.verify else None
-    tcp = options.tcp if plan.sending is None else replace(options.tcp, unsent=UNSENT, ahead=True)
-    with TcpTransport(plan.rank, plan.streams(), addresses, tcp, keep=options.verify) as transport:
+    with _transport(plan, addresses, options) as transport:
+        transport.watch(channel)
         control.send(channel, control.Listening(plan.rank))
         _expect(channel, control.Connect)
         transport.connect()
         control.send(channel, control.Ready(plan.rank))
+        transport.settle()
         begin = _expect(channel, control.Go).at_ns
-        transport.watch(channel)
         engine = Engine(plan, payload)
         driver = _Driver(engine, transport, channel, clock)
         cpu, delayed = _on_processor()
@@ -117,8 +120,10 @@ def _run(
             strain=control.Strain(lasted, now_cpu - cpu, now_delayed - delayed, driver.late_ns),
         )
         control.send(channel, result)
+        transport.settle()
         while not isinstance(message := control.from_coordinator(channel), control.Bye):
             driver.answer(message)
+            transport.settle()
 
 
 def _on_processor() -> tuple[int, int]:
@@ -128,6 +133,15 @@ def _on_processor() -> tuple[int, int]:
     except FileNotFoundError:
         delayed = "0"
     return time.process_time_ns(), int(delayed)
+
+
+def _transport(
+    plan: RankPlan, addresses: Mapping[int, tuple[str, int]], options: WorkerOptions
+) -> TcpTransport | RdmaTransport:
+    if options.rdma is None:
+        tcp = options.tcp if plan.sending is None else replace(options.tcp, unsent=UNSENT, ahead=True)
+        return TcpTransport(plan.rank, plan.streams(), addresses, tcp, keep=options.verify)
+    return RdmaTransport(plan.rank, plan.streams(), addresses, options.rdma, keep=options.verify)
 
 
 def _expect(channel: socket.socket, wanted: type[Wanted]) -> Wanted:
@@ -140,7 +154,9 @@ def _expect(channel: socket.socket, wanted: type[Wanted]) -> Wanted:
 class _Driver:
     """Carries actions from the engine to the transport, and events back."""
 
-    def __init__(self, engine: Engine, transport: TcpTransport, channel: socket.socket, clock: Clock) -> None:
+    def __init__(
+        self, engine: Engine, transport: TcpTransport | RdmaTransport, channel: socket.socket, clock: Clock
+    ) -> None:
         self.engine = engine
         self._transport = transport
         self._channel = channel

@@ -36,6 +36,7 @@ from emulator.shaping import (
     derived_seed,
     needs_of,
     nic,
+    rdma_nic,
     stages,
 )
 from emulator.trials import has_netem
@@ -161,7 +162,8 @@ class NetnsBed:
         return bucket(link.name, direction, link.mtu, self.fidelity)
 
     def _card(self, leaving: Direction, mtu: int) -> Stage | None:
-        card = nic(leaving, mtu)
+        rdma = self.network.transport == "rdma"
+        card = rdma_nic(leaving, mtu, self.fidelity) if rdma else nic(leaving, mtu)
         return card.outer if card and not self.exact else card  # such a kernel may have no fq either
 
     def _is_exact(self) -> bool:

@@ -181,6 +181,9 @@ class TcpTransport:
         self._control = control.fileno()
         self._epoll.register(self._control, select.EPOLLIN)
 
+    def settle(self) -> None:
+        """The kernel answers the other ranks by itself: there is nothing to wait for."""
+
     def wait(self) -> list[Event]:
         """Blocks until something has happened. Call it again only when every event has been dealt with."""
         while not self._events:
