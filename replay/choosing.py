@@ -67,7 +67,9 @@ class _Choosing:
 
     def lines(self) -> tuple[str, ...]:
         found = []
-        for (kind, ranks, algorithm, because), sizes in sorted(self._said.items(), key=lambda item: item[0][:2]):
+        for (kind, ranks, algorithm, because), sizes in sorted(
+            self._said.items(), key=lambda item: (*item[0][:2], item[1].least)
+        ):
             span = (
                 in_words(sizes.least)
                 if sizes.least == sizes.most

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from emulator.units import Size
 from replay.collectives.schedule import Call
 from replay.collectives.wires import Fabric
 from traces.program import CollectiveKind
 
+_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _SLOTTED = {CollectiveKind.ALL_GATHER, CollectiveKind.GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.SCATTER}
 
 
@@ -54,10 +54,6 @@ def size_of(call: Call) -> int:
 
 
 def in_words(nbytes: int) -> str:
-    """A size for people, rounded to three digits where it is not a whole number of its unit."""
-    exact = str(Size(nbytes))
-    if len(exact) <= 8:
-        return exact
-    unit = next(unit for unit in (2**30, 2**20, 2**10, 1) if nbytes >= unit)
-    name = {2**30: "GiB", 2**20: "MiB", 2**10: "KiB", 1: "B"}[unit]
-    return f"{nbytes / unit:.3g} {name}"
+    """A size for people, of four digits at most."""
+    unit, name = next(((unit, name) for unit, name in _UNITS if nbytes >= unit), (1, "B"))
+    return f"{nbytes / unit:.4g} {name}"

@@ -21,8 +21,13 @@ VERIFY = click.option("--verify", is_flag=True, help="Send real tensors and chec
 
 def list_algorithms(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
     """What `--algorithm` gave; for `list`, print what there is and end."""
-    if "list" not in texts:
-        return texts
+    if "list" in texts:
+        _print_algorithms()
+        ctx.exit()
+    return texts
+
+
+def _print_algorithms() -> None:
     from replay.choosers.rules import CHOOSERS
     from replay.collectives.registry import known
     from traces.program import CollectiveKind
@@ -31,4 +36,3 @@ def list_algorithms(ctx: click.Context, param: click.Parameter, texts: tuple[str
     for kind in CollectiveKind:
         click.echo(f"{kind}: {', '.join(known(kind))}")
     click.echo("the first of a kind is what runs by default")
-    ctx.exit()

@@ -49,6 +49,5 @@ def all_reduce(call: Call) -> Schedule:
 
 
 def _others(group: list[int], position: int, parts: list[Span]) -> list[tuple[int, Span]]:
-    """The others of the group with their parts, each rank beginning behind itself, so that they don't all meet at one."""
-    size = len(group)
-    return [(group[at % size], parts[at % size]) for at in range(position + 1, position + size)]
+    """The others of the group with their parts, in the group's order: gloo has all send to the first of it first."""
+    return [(peer, theirs) for index, (peer, theirs) in enumerate(zip(group, parts, strict=True)) if index != position]

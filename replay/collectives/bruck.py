@@ -18,13 +18,14 @@ def all_gather(call: Call) -> Schedule:
     them (at most what the other lacks) to the 2^k-th before it, and gets the next 2^k from the 2^k-th after it: N-1 slots sent.
 
     Wins over a ring for small slots, and over `recursive-doubling` where N is no power of two. Slots that go round the end of
-    the buffer are two messages.
+    the buffer are two messages. A round waits for the one before, or its own slot would go out early and take its port.
     """
     steps, have = Steps(call), 1
     while have < call.size:
         count = min(have, call.size - have)
         steps.send((call.me - have) % call.size, *_round(call, call.me, count))
         steps.recv((call.me + have) % call.size, *_round(call, call.me + have, count))
+        steps.next_round()
         have += count
     return steps.schedule(call.size * call.count)
 

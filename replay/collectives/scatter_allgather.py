@@ -28,6 +28,7 @@ def broadcast(call: Call) -> Schedule:
     steps = Steps(call)
     chunks = [part(call.count, call.size, index) for index in range(call.size)]
     scatter_down(steps, chunks)
+    steps.next_round()
     ring_all_gather(steps, range(call.size), [(chunk,) for chunk in chunks])
     return steps.schedule(call.count)
 

@@ -2,7 +2,7 @@
 
 A send waits for all that wrote what it sends, a copy too, and for what is still sent from where it writes; a receive for
 copies out of where it writes, which are over in an instant. A receive does not wait for sends from there: whoever sends
-something back has received it, which each algorithm must see to (tests/replay/test_schedules.py looks at all).
+something back has received it, which each algorithm must see to (tests/replay/test_algorithms.py looks at all).
 """
 
 from __future__ import annotations
@@ -20,23 +20,29 @@ _NOBODY: _Ids = frozenset()
 
 
 class Steps:
-    """The tasks of one rank. Spans of 0 elements send nothing; all are cut into segments, so
-    what follows on a segment need not wait for the others."""
+    """The tasks of one rank. Spans of 0 elements send nothing; all are cut into segments, so what follows on a segment need not
+    wait for the others."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
         self._tasks: list[Task] = []
         self._written, self._sent, self._copied = _Users(), _Users(), _Users()
-        self._turn: _Ids = _NOBODY
+        self._turn, self._round, self._round_began = _NOBODY, _NOBODY, 0
 
     def send(self, peer: int, *spans: Span, in_turn: bool = False) -> None:
         """Sends; `in_turn`: not before what was last sent in turn has left, as a program does whose sends return then."""
         for offset, count in self._pieces(spans):
-            after = self._written.of(offset, count)
+            after = self._written.of(offset, count) | self._round
             if in_turn:
                 after, self._turn = after | self._turn, frozenset({len(self._tasks)})
             self._sent.add(offset, count, len(self._tasks))
             self._tasks.append(Send(peer, offset, count, _sorted(after)))
+
+    def next_round(self) -> None:
+        """What is sent from here on waits for all that was to be sent and received: for a copy of nothing that does."""
+        self._round = frozenset({len(self._tasks)})
+        self._tasks.append(Copy(0, 0, 0, tuple(range(self._round_began, len(self._tasks)))))
+        self._round_began = len(self._tasks) - 1
 
     def recv(self, peer: int, *spans: Span, reduce: bool = False) -> None:
         for offset, count in self._pieces(spans):

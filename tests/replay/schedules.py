@@ -30,7 +30,7 @@ def groups(
     itemsize: int = 4,
     islands: tuple[int, ...] | None = None,
 ) -> Iterator[list[Schedule]]:
-    """The schedules of all ranks, for each root, and each way to share islands that matters to the algorithm unless one is given."""
+    """The schedules of all ranks, for each root, and each way to share islands that matters, unless one is given."""
     ways = ((), *(ISLANDS.get(size, ()) if name == "hierarchical" else ())) if islands is None else (islands,)
     for root in range(size) if kind in ROOTED else (-1,):
         for shared in ways:

@@ -55,7 +55,7 @@ def elements(kind: CollectiveKind, size: int, count: int) -> int:
 
 @pytest.mark.parametrize(("kind", "name"), ALGORITHMS)
 def test_every_result_is_right(kind: CollectiveKind, name: str) -> None:
-    """2 to 9 ranks and some more; none, one, odd numbers of elements and fewer than ranks; every root; islands of all kinds."""
+    """1 to 9 ranks and some more; none, one, odd numbers of elements and fewer than ranks; every root; islands of all kinds."""
     for size in (*SIZES, *MORE.get(name, ())):
         for islands in (tuple(range(size)), *(ISLANDS.get(size, ()) if name == "hierarchical" else ())):
             for count in COUNTS:
@@ -123,6 +123,9 @@ FORMULAS: dict[tuple[str, str], Callable[[int], tuple[int, int]]] = {
     ("all_to_all", "pairwise"): lambda n: (n * (n - 1) * S, (n - 1) * S),
     ("all_to_all", "direct"): lambda n: (n * (n - 1) * S, (n - 1) * S),
     ("all_to_all", "bruck"): lambda n: (n * ones(n) * S, ones(n) * S),
+    ("all_reduce", "blink"): lambda n: (2 * (n - 1) * S, 2 * (n - 1) * S // n),
+    ("broadcast", "blink"): lambda n: ((n - 1) * S, S),
+    ("reduce", "blink"): lambda n: ((n - 1) * S, S),
     ("broadcast", "chain"): lambda n: ((n - 1) * S, S),
     ("broadcast", "tree"): lambda n: ((n - 1) * S, min(n - 1, 2) * S if n > 3 else S),
     ("broadcast", "binomial"): lambda n: ((n - 1) * S, log2(n) * S),
@@ -178,7 +181,7 @@ def test_what_is_sent_is_what_the_docstring_says(kind: CollectiveKind, name: str
 
 
 def test_what_rabenseifners_reduce_sends() -> None:
-    """Of the tensor: each folded rank all, each of P players (P-1)/P, log2 P / 2 in the gather, and all where the root is folded."""
+    """Of the tensor: each folded rank all, P players (P-1)/P, log2 P / 2 in the gather, and all again to a folded root."""
     for size in SIZES[1:]:
         players = power(size)
         for root, schedules in enumerate(groups(CollectiveKind.REDUCE, "rabenseifner", size, S)):
