@@ -40,7 +40,7 @@ def fusion(scenario: Scenario, options: Options) -> tuple[Scenario, str]:
         changed, counts = _regrouped(scenario, options, _alone, "tensor", must_know=True)
         return changed, f"fusion off: {counts}, each started when it is ready"
     threshold, cycle = options.size(VALUE), options.duration("cycle", "5ms")
-    changed, counts = _regrouped(scenario, options, lambda ready: horovod(ready, threshold, cycle), "fused")
+    changed, counts = _regrouped(scenario, options, lambda ready: horovod(ready, threshold, cycle), "fused", cycle)
     said = (
         f"fusion: {counts} of up to {threshold}, started every {cycle} of a step's compute; negotiating costs nothing"
     )
@@ -77,38 +77,38 @@ def merge(scenario: Scenario, options: Options) -> tuple[Scenario, str]:
     return changed, f"merge: {counts}, where an all-reduce of S bytes takes {alpha} + S / {rate}"
 
 
-_Fuse = Callable[[Sequence[Ready]], list[tuple[list[int], int]]]
-"""Gives the numbers of what travels together, in order, and the ns of compute before which it is not started."""
+_Fuse = Callable[[Sequence[Ready]], list[list[int]]]
+"""Gives the numbers of what travels together, in order."""
 
 
-def _alone(ready: Sequence[Ready]) -> list[tuple[list[int], int]]:
-    return [([number], 0) for number in range(len(ready))]
+def _alone(ready: Sequence[Ready]) -> list[list[int]]:
+    return [[number] for number in range(len(ready))]
 
 
-def horovod(ready: Sequence[Ready], threshold: int, cycle_ns: int) -> list[tuple[list[int], int]]:
+def horovod(ready: Sequence[Ready], threshold: int, cycle_ns: int) -> list[list[int]]:
     """At each multiple of the cycle, what is ready, in buffers of up to `threshold` bytes; more than that goes alone."""
-    made: list[tuple[list[int], int]] = []
-    filled = 0
+    made: list[list[int]] = []
+    filled, last = 0, -1
     for number, one in enumerate(ready):
-        tick = -(-one.ns // cycle_ns) * cycle_ns if cycle_ns else one.ns
-        if made and made[-1][1] == tick and filled + one.nbytes <= threshold and _alike(ready, made[-1][0], number):
-            made[-1][0].append(number)
+        tick = -(-one.ns // cycle_ns) if cycle_ns else one.ns
+        if tick == last and filled + one.nbytes <= threshold and _alike(ready, made[-1], number):
+            made[-1].append(number)
             filled += one.nbytes
         else:
-            made.append(([number], max(tick, made[-1][1] if made else 0)))
-            filled = one.nbytes
+            made.append([number])
+            filled, last = one.nbytes, tick
     return made
 
 
-def ddp(ready: Sequence[Ready], first: int, cap: int) -> list[tuple[list[int], int]]:
+def ddp(ready: Sequence[Ready], first: int, cap: int) -> list[list[int]]:
     """Buckets that are closed by what makes them reach their limit."""
-    made: list[tuple[list[int], int]] = []
+    made: list[list[int]] = []
     limit, filled, is_open = first, 0, False
     for number, one in enumerate(ready):
-        if is_open and _alike(ready, made[-1][0], number):
-            made[-1][0].append(number)
+        if is_open and _alike(ready, made[-1], number):
+            made[-1].append(number)
         else:
-            made.append(([number], 0))
+            made.append([number])
             filled = 0
         filled += one.nbytes
         is_open = filled < limit
@@ -117,19 +117,18 @@ def ddp(ready: Sequence[Ready], first: int, cap: int) -> list[tuple[list[int], i
     return made
 
 
-def mg_wfbp(ready: Sequence[Ready], alpha_ns: int, rate: int) -> list[tuple[list[int], int]]:
+def mg_wfbp(ready: Sequence[Ready], alpha_ns: int, rate: int) -> list[list[int]]:
     """A gradient joins those before it if it is ready less than alpha after these could have been sent."""
-    made: list[tuple[list[int], int]] = []
-    free = begins = 0
-    nbytes = 0
+    made: list[list[int]] = []
+    free = begins = nbytes = 0
     for number, one in enumerate(ready):
-        if made and one.ns < begins + alpha_ns and _alike(ready, made[-1][0], number):
-            made[-1][0].append(number)
+        if made and one.ns < begins + alpha_ns and _alike(ready, made[-1], number):
+            made[-1].append(number)
             nbytes += one.nbytes
         else:
             if made:
                 free = begins + alpha_ns + nbytes * 8 * 10**9 // rate
-            made.append(([number], 0))
+            made.append([number])
             nbytes = one.nbytes
         begins = max(free, one.ns)
     return made
@@ -140,9 +139,9 @@ def _alike(ready: Sequence[Ready], others: Sequence[int], number: int) -> bool:
 
 
 def _regrouped(
-    scenario: Scenario, options: Options, fuse: _Fuse, name: str, *, must_know: bool = False
+    scenario: Scenario, options: Options, fuse: _Fuse, name: str, cycle_ns: int = 0, *, must_know: bool = False
 ) -> tuple[Scenario, str]:
-    """The scenario with each round's gradients fused, and how many became how many."""
+    """The scenario with each round's gradients fused and started at multiples of `cycle_ns`, and how many became how many."""
     trace = scenario.trace
     edits = {rank: Edit(program) for rank, program in trace.programs.items()}
     model = model_of(trace, options)
@@ -161,8 +160,8 @@ def _regrouped(
             text = "nobody says which tensors the recorded operations hold"
             raise options.error(text, "add model=NAME, a shipped description or a file like them")
         parts = [
-            Part(numbers, of[numbers[0]].op.name if name == "tensor" else f"{name} {place}", tick)
-            for place, (numbers, tick) in enumerate(fuse(list(_readiness(one, edits, of))))
+            Part(numbers, of[numbers[0]].op.name if name == "tensor" else f"{name} {place}", cycle_ns)
+            for place, numbers in enumerate(fuse(list(_readiness(one, edits, of))))
         ]
         before.add(len(of))
         after.add(len(parts))

@@ -146,11 +146,12 @@ def _started(program: Program, shared: frozenset[int]) -> list[tuple[Started, in
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Pieces, by number in their round, that are reduced together, as `name`; not before `tick_ns` of the step's compute."""
+    """Pieces, by number in their round, that are reduced together, as `name`, when a multiple of `cycle_ns` of the step's compute
+    is done."""
 
     pieces: Sequence[int]
     name: str
-    tick_ns: int = 0
+    cycle_ns: int = 0
 
 
 def regroup(
@@ -160,7 +161,7 @@ def regroup(
 
     A part starts where its last piece is ready and is waited for where its first one is needed. TraceError where a rank computes
     between that and the start. A rank that has nothing left
-    to compute before it first waits idles to the part's tick.
+    to compute before it first waits idles to the multiple.
     """
     for rank, started in one.started.items():
         edit = edits[rank]
@@ -177,8 +178,9 @@ def regroup(
             places = [place for member in members if (place := member.needed[rank]) is not None]
             needed = min(places, default=None)
             at = max(member.ready[rank] for member in members)
-            if part.tick_ns:
-                due = edit.done_ns[one.begin[rank]] + part.tick_ns
+            if part.cycle_ns:
+                begin = edit.done_ns[one.begin[rank]]
+                due = begin - (begin - edit.done_ns[at.before] - at.ns) // part.cycle_ns * part.cycle_ns
                 at = max(at, edit.place(due, at.before, max(at.before, last.before)))
                 if at >= last:
                     idle = max(0, due - edit.done_ns[at.before] - idled)

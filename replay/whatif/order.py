@@ -17,8 +17,9 @@ from traces.program import Compute, Program, Wait, op_bytes
 
 
 @what_if(
-    "waits=forward,along=GROUP",
-    does="a layer of the next forward pass waits for its own gradients, instead of all at the step's end",
+    "waits=forward,passes=N,along=GROUP",
+    does="a layer of the next forward pass waits for its own gradients, instead of all at the step's end; passes=N where a step "
+    "accumulates N",
     assumes="the forward pass of what an operation reduces takes half its backward pass; compute behind the waits (the optimizer) "
     "follows each by bytes; the first step waits for nothing, the last one's waits are behind its mark",
     source="P3 (MLSys 2019), ByteScheduler (SOSP 2019); half: PaLM, arXiv 2204.02311, appendix B",
@@ -26,7 +27,7 @@ from traces.program import Compute, Program, Wait, op_bytes
 def waits(scenario: Scenario, options: Options) -> tuple[Scenario, str]:
     """Moves each gradient's wait to where the next step needs it."""
     options.choice(VALUE, ("forward",))
-    trace = scenario.trace
+    trace, passes = scenario.trace, options.whole("passes", 1, 10_000, 1)
     if trace.step_count < 2:
         raise options.error("the trace has one step, which no other follows", "`tracebed scale --repeat` makes more")
     edits = {rank: Edit(program) for rank, program in trace.programs.items()}
@@ -40,17 +41,17 @@ def waits(scenario: Scenario, options: Options) -> tuple[Scenario, str]:
             raise options.error(text, "--steps leaves a step out")
         for rank, edit in edits.items():
             if any(rank in one.started for one in of.values()):
-                _move(edit, rank, of, after, options)
+                _move(edit, rank, of, after, passes, options)
     programs = {rank: edit.done() for rank, edit in edits.items()}
     counts = {sum(len(one.ops) for one in of.values()) for of in by_step.values()}
     said = (
         f"waits: each of the {max(counts)} operations of a step is waited for where the next forward pass needs it, "
-        "which takes half as long as the backward pass; the first step waits for nothing"
+        "which takes half as long as the backward pass; the first step waits for nothing: look at those behind it"
     )
     return scenario.on(replace(trace, programs=programs)), said
 
 
-def _move(edit: Edit, rank: int, of: dict[int, Round], after: dict[int, Round], options: Options) -> None:
+def _move(edit: Edit, rank: int, of: dict[int, Round], after: dict[int, Round], passes: int, options: Options) -> None:
     """Moves the waits of one step at one rank, and what it computes behind them."""
     mine = {group: one for group, one in of.items() if rank in one.started}
     some = next(iter(mine.values()))
@@ -66,7 +67,7 @@ def _move(edit: Edit, rank: int, of: dict[int, Round], after: dict[int, Round], 
     is_last = after is of
     needs: list[tuple[Place, int, int, int]] = []
     for group, one in mine.items():
-        needed = [Place(end + 1)] * len(one.ops) if is_last else _needed(edit, after[group], rank)
+        needed = [Place(end + 1)] * len(one.ops) if is_last else _needed(edit, after[group], rank, passes)
         for number, (started, at) in enumerate(zip(one.started[rank], needed, strict=True)):
             if started.wait >= 0:
                 needs.append((at, -number, started.start, op_bytes(one.ops[number])))
@@ -83,22 +84,16 @@ def _move(edit: Edit, rank: int, of: dict[int, Round], after: dict[int, Round], 
         left, unseen = left - share, unseen - nbytes
 
 
-def _needed(edit: Edit, one: Round, rank: int) -> list[Place]:
-    """Where the forward pass of a round's step needs what the round before it reduced: it runs against the order in which the
-    backward pass, two thirds of the compute before the last start, gave them."""
+def _needed(edit: Edit, one: Round, rank: int, passes: int) -> list[Place]:
+    """Where the first forward pass of a round's step needs what the round before it reduced: it runs against the order in which
+    the last backward pass gave them. Of the compute before the last start, each of the passes has as much, two thirds backward."""
     begin, end = one.begin[rank], one.end[rank]
     started = [edit.done_ns[each.start] - edit.done_ns[begin] for each in one.started[rank]]
-    forward = math.floor(started[-1] * (1 - BACKWARD))
-    passes = [
-        max(0, started[0] - forward),
-        *(later - sooner for sooner, later in pairwise(started)),
-    ]
-    whole = sum(passes)
-    places = []
-    for number in range(len(passes)):
-        before = sum(passes[number + 1 :])
-        places.append(edit.place(edit.done_ns[begin] + (forward * before // whole if whole else 0), begin, end))
-    return places
+    forward, backward = (math.floor(started[-1] * part / passes) for part in (1 - BACKWARD, BACKWARD))
+    spent = [max(0, started[0] - started[-1] + backward), *(later - sooner for sooner, later in pairwise(started))]
+    whole = sum(spent)
+    before = [sum(spent[number + 1 :]) for number in range(len(spent))]
+    return [edit.place(edit.done_ns[begin] + (forward * ns // whole if whole else 0), begin, end) for ns in before]
 
 
 @what_if(

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from replay.ideal import ideal_step_ns
+from replay.plan import lower
 from replay.whatif.fusion import Ready, ddp, horovod, mg_wfbp
 from replay.whatif.registry import apply
 from tests.replay.whatifs import behind, changed, lines, model_file, overlapping
 from traces.errors import TraceError
+from traces.importer import import_files
 from traces.layout import parse
 from traces.model import load
-from traces.program import Collective
+from traces.program import Collective, Compute
 from traces.synth import synthesize
 
 
@@ -21,33 +23,29 @@ def at(*pairs: tuple[int, int]) -> list[Ready]:
     return [Ready(nbytes, "float32", ns) for nbytes, ns in pairs]
 
 
-def numbers(made: Sequence[tuple[Sequence[int], int]]) -> list[Sequence[int]]:
-    return [of for of, _ in made]
-
-
 def test_horovod_fuses_what_is_ready_at_a_cycle_up_to_the_buffer() -> None:
     ready = at((40, 0), (40, 3), (40, 5), (40, 9), (40, 10), (40, 11))
-    assert horovod(ready, 80, 10) == [([0], 0), ([1, 2], 10), ([3, 4], 10), ([5], 20)]
-    assert horovod(ready, 79, 10) == [([number], -(-one.ns // 10) * 10) for number, one in enumerate(ready)]
-    assert horovod(at((40, 7), (40, 7), (40, 8)), 1000, 0) == [([0, 1], 7), ([2], 8)]
+    assert horovod(ready, 80, 10) == [[0], [1, 2], [3, 4], [5]]
+    assert horovod(ready, 79, 10) == [[number] for number in range(6)]
+    assert horovod(at((40, 7), (40, 7), (40, 8)), 1000, 0) == [[0, 1], [2]]
 
 
 def test_buckets_are_closed_by_what_makes_them_full() -> None:
     ready = at((10, 0), (100, 1), (30, 2), (30, 3), (500, 4), (1, 5))
-    assert numbers(ddp(ready, 50, 60)) == [[0, 1], [2, 3], [4], [5]]
+    assert ddp(ready, 50, 60) == [[0, 1], [2, 3], [4], [5]]
 
 
 def test_types_are_not_mixed() -> None:
     ready = [Ready(10, "float32", 0), Ready(10, "float16", 0), Ready(10, "float16", 0)]
     for made in (horovod(ready, 1000, 10), ddp(ready, 1000, 1000), mg_wfbp(ready, 1000, 10**9)):
-        assert numbers(made) == [[0], [1, 2]]
+        assert made == [[0], [1, 2]]
 
 
 def test_a_gradient_is_merged_where_waiting_costs_less_than_a_start_up() -> None:
     """At 8 Gbit/s a byte takes 1 ns. The first is sent at 0; the second, ready at 10, would save 20: merged. The third is
     ready 21 after that: not. It could go when the wire is free, at 10 + 20 + 200; the fourth is ready before that."""
     ready = at((100, 0), (100, 10), (100, 31), (100, 230), (100, 1000))
-    assert numbers(mg_wfbp(ready, 20, 8 * 10**9)) == [[0, 1], [2, 3], [4]]
+    assert mg_wfbp(ready, 20, 8 * 10**9) == [[0, 1], [2, 3], [4]]
 
 
 def test_recorded_operations_can_be_joined_without_a_model() -> None:
@@ -69,10 +67,10 @@ def test_cycles_delay_a_start_and_idle_where_nothing_is_left_to_compute() -> Non
     )
 
 
-def test_all_ranks_go_by_the_slowest() -> None:
-    """Rank 1 computes twice as long: what it has at 320 is started by all at 400 of their compute, or later."""
+def test_what_is_fused_is_what_the_slowest_rank_has() -> None:
+    """Rank 1 computes twice as long: at 400 it has the first gradient, at 800 the others; rank 0 has all at 400."""
     trace = apply(overlapping(steps=1), ["compute=2,rank=1", "fusion=64MiB,cycle=400ns"]).trace
-    assert lines(trace.programs[0]) == "300 100:idle +fused 0 400:idle +fused 1 -fused 0 -fused 1 |"
+    assert lines(trace.programs[0]) == "300 100:idle +fused 0 +fused 1 -fused 0 -fused 1 |"
     assert lines(trace.programs[1]) == "400 +fused 0 200 200:idle +fused 1 -fused 0 -fused 1 |"
 
 
@@ -140,3 +138,18 @@ def test_a_merge_needs_its_figures() -> None:
     ):
         with pytest.raises(TraceError, match="what-if 'merge="):
             apply(behind(), [text])
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize(("job", "model", "tensors"), [("resnet50-ddp", "resnet50", 161), ("gpt2s-ddp", "gpt2", 148)])
+def test_buckets_of_a_recorded_job_hold_the_tensors_of_its_model(
+    job: str, model: str, tensors: int, corpus: Path
+) -> None:
+    trace = import_files([corpus / "self-recorded-gloo" / job])
+    scenario = apply(trace, [f"fusion=off,model={model}"])
+    assert scenario.assumed[0].startswith(f"fusion off: {tensors} tensors a step become {tensors} operations")
+    for rank, program in scenario.trace.programs.items():
+        busy = [sum(op.ns for op in one.ops if isinstance(op, Compute)) for one in (trace.programs[rank], program)]
+        assert busy[0] == busy[1]
+    ends = [ideal_step_ns(lower(one)) for one in (trace, scenario.trace)]
+    assert ends[0] == ends[1]

@@ -20,6 +20,12 @@ def test_a_forward_pass_waits_for_its_own_gradients() -> None:
     assert changed(overlapping(3), "waits=forward") == f"160 +g0 80 +g1 60 +g2 | {step} {step} -g2 -g1 -g0"
 
 
+def test_of_several_passes_the_first_waits() -> None:
+    """Of two passes of 150 ns each the last goes backward from 200 on: what started at 160 had no part of it."""
+    step = "-g2 21 -g1 29 -g0 110 +g0 80 +g1 60 +g2 |"
+    assert changed(overlapping(2), "waits=forward,passes=2") == f"160 +g0 80 +g1 60 +g2 | {step} -g2 -g1 -g0"
+
+
 def test_the_optimizer_follows_each_wait_by_bytes() -> None:
     """The last step's come behind its mark, so that it takes as long as the others."""
     assert changed(overlapping(2, optimizer=70), "waits=forward") == (
