@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from emulator.units import Size
+from replay.collectives.schedule import part
 from replay.whatif.options import Options
 from traces.errors import TraceError
 from traces.program import (
@@ -59,12 +60,17 @@ BSP = Sync(together=True)
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """`shares` is how much of the gradients each server gets, of 1; `seats` is where it is."""
+    """`shares` is how much of the gradients each server gets, of 1; `seats` is where it is.
+
+    A tensor of `serving.partition` bytes or more is cut by shares, a smaller one goes whole to who has least. `dealt`: each
+    partition does.
+    """
 
     seats: Mapping[int, Seat]
     shares: Mapping[int, Fraction]
     serving: Serving
     sync: Sync = BSP
+    dealt: bool = False
     lane: int = UNORDERED
 
 
@@ -114,33 +120,38 @@ class _Shards:
     """Which server gets what of a tensor; a tensor goes to the same servers in every step."""
 
     shares: Mapping[int, Fraction]
-    smallest: int
+    partition: int
+    dealt: bool
     known: dict[tuple[int, int, int], tuple[tuple[int, int], ...]] = field(default_factory=dict)
     load: Counter[int] = field(default_factory=Counter)
 
     def of(self, op: Collective, place: int) -> tuple[tuple[int, int], ...]:
-        """(server, elements) of the `place`-th tensor of its group in a step: cut by shares, or whole to who has least."""
+        """(server, elements) of the `place`-th tensor of its group in a step, in order."""
         key = op.group, place, op.count
         if key not in self.known:
-            cut = self._cut(op.count) if op_bytes(op) >= self.smallest else self._whole(op.count)
+            if self.dealt:
+                pieces = -(-op_bytes(op) // self.partition)
+                cut = [self._least(part(op.count, pieces, piece)[1]) for piece in range(pieces)]
+            elif op_bytes(op) < self.partition:
+                cut = [self._least(op.count)]
+            else:
+                cut = self._shares(op.count)
             self.known[key] = tuple((server, count) for server, count in cut if count)
-            for server, count in self.known[key]:
-                self.load[server] += count * op.dtype.itemsize
         return self.known[key]
 
-    def _cut(self, count: int) -> list[tuple[int, int]]:
-        cut, before, share = [], 0, Fraction(0)
-        for server, part in self.shares.items():
-            share += part
-            cut.append((server, round(count * share) - before))
+    def _shares(self, count: int) -> list[tuple[int, int]]:
+        cut, before, until = [], 0, Fraction(0)
+        for server, share in self.shares.items():
+            until += share
+            cut.append((server, round(count * until) - before))
             before += cut[-1][1]
         return cut
 
-    def _whole(self, count: int) -> list[tuple[int, int]]:
-        least = min(
-            (server for server, share in self.shares.items() if share), key=lambda s: self.load[s] / self.shares[s]
-        )
-        return [(least, count)]
+    def _least(self, count: int) -> tuple[int, int]:
+        """All of it to the server that is then nearest to its share."""
+        server = min(self.shares, key=lambda server: (self.load[server] + count) / self.shares[server])
+        self.load[server] += count
+        return server, count
 
 
 class _Serving:
@@ -149,7 +160,7 @@ class _Serving:
     def __init__(self, trace: Trace, groups: frozenset[int], architecture: Architecture) -> None:
         self._trace, self._gradients, self._how = trace, groups, architecture
         self._groups = {group.id: group for group in trace.groups}
-        self._shards = _Shards(architecture.shares, architecture.serving.partition)
+        self._shards = _Shards(architecture.shares, architecture.serving.partition, architecture.dealt)
         self._made: dict[tuple[int, ...], Group] = {}
         self._calls: dict[int, dict[int, list[Collective]]] = defaultdict(lambda: defaultdict(list))
         self._bytes: Counter[int] = Counter()
