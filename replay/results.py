@@ -1,7 +1,7 @@
 """The run folder: what a run was, and what it measured.
 
     run.json     the request (enough to run it again), the machine it ran on, how it ended, and the summary
-    steps.csv    a row a step, written as the steps end: when the last rank passed its mark, and what it waited for the network
+    steps.csv    a row a step, written as the steps end: when the last rank passed its mark, what ranks waited and took
     ops.npz      a row an operation of every rank: when it was issued, began and ended
     links.csv    a row a direction of a link: packets, bytes, drops
     flows.csv    a row an end of a TCP connection: TCP_INFO when the run ended
@@ -36,14 +36,15 @@ from replay.request import Request
 from traces.program import Collective, op_bytes
 
 FORMAT = 1
-STEP_COLUMNS = ("step", "end_ns", "step_ns", "exposed_mean_ns", "exposed_max_ns")
+STEP_COLUMNS = ("step", "end_ns", "step_ns", "exposed_mean_ns", "exposed_max_ns", "own_mean_ns")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip can hold: no clock of ours gets into the bytes
 
 
 class Summary(msgspec.Struct, frozen=True):
     """What the table shows. Times in ns; `recorded_step_ns` is 0 where the recording has no times.
 
-    The 95th percentile lies linearly between the two steps round it.
+    The 95th percentile lies linearly between the two steps round it. `own_step_mean_ns` is a rank's own time for a step, in
+    the mean over ranks.
     """
 
     steps: int
@@ -55,6 +56,7 @@ class Summary(msgspec.Struct, frozen=True):
     drops: int
     retransmits: int
     verified: int
+    own_step_mean_ns: float = 0.0
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -101,11 +103,23 @@ class RunFolder:
             end - max(self._ends.values(), default=0),
             round(sum(exposed) / len(exposed)),
             max(exposed),
+            round(self._own_ns(said.step)),
         )
         self._ends[said.step] = end
         with (self.path / "steps.csv").open("a", newline="") as file:
             csv.writer(file, lineterminator="\n").writerow(row)
         return True
+
+    def _own_ns(self, step: int) -> float:
+        """A rank's time from its mark before to its mark, in the mean over ranks."""
+        before = self._passed.get(step - 1, {})
+        own = [one.at_ns - (before[rank].at_ns if rank in before else 0) for rank, one in self._passed[step].items()]
+        return sum(own) / len(own)
+
+    def own_step_ns(self) -> tuple[float, ...]:
+        """Per ended step, what a rank took for it, in the mean over ranks: how fast a job is whose ranks do not wait for each
+        other."""
+        return tuple(map(self._own_ns, sorted(self._ends)))
 
     def step_ns(self) -> tuple[int, ...]:
         """How long each step took that every rank has ended."""
@@ -154,6 +168,7 @@ def summarise(
         drops=totals["drops"],
         retransmits=totals["retransmits"],
         verified=totals["verified"],
+        own_step_mean_ns=float(np.mean(folder.own_step_ns())),
     )
 
 

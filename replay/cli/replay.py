@@ -278,6 +278,9 @@ def _run_one(
     return run
 
 
+_DRIFT = 0.01  # of the step time; ranks that meet in every step differ by what they start apart, over all steps
+
+
 def show(job: Job, runs: list[tuple[Path, Run]], settings: tuple[str, ...] = ()) -> None:
     """Print the table of runs that came to their end, each with its folder, and what it rests on."""
     from rich import box
@@ -313,6 +316,11 @@ def show(job: Job, runs: list[tuple[Path, Run]], settings: tuple[str, ...] = ())
     lines += [f"set in every network: {setting}" for setting in settings]
     lines += [f"what if: {statement}" for statement in job.assumed]
     lines += _said_of_runs(job, runs)
+    lines += [
+        f"{run.request.network['name']}: ranks drift apart; a rank's own step takes {milliseconds(own)} in the mean over ranks"
+        for _, run in runs
+        if (summary := run.summary) and abs((own := summary.own_step_mean_ns) / summary.step_mean_ns - 1) > _DRIFT
+    ]
     if job.what_if and first.summary and first.summary.recorded_step_ns:
         lines.append("vs recorded: against the job as it was recorded, without the what-ifs")
     if ground == "host":

@@ -14,8 +14,8 @@ from fractions import Fraction
 
 from emulator.units import Size
 from replay.collectives.schedule import part
+from replay.whatif.gradients import shared_groups
 from replay.whatif.options import Options
-from traces.errors import TraceError
 from traces.program import (
     UNORDERED,
     Collective,
@@ -30,7 +30,6 @@ from traces.program import (
     Wait,
     op_bytes,
 )
-from traces.replicas import replicas
 
 PARTITION = "4.096 MB"
 """What a tensor must have to be cut, and the most that goes in one piece: BytePS's BYTEPS_PARTITION_BYTES; MXNet's
@@ -99,10 +98,7 @@ def gradient_groups(trace: Trace, options: Options) -> frozenset[int]:
     whole = {group.id for group in trace.groups if len(group.ranks) == trace.world_size} & reduced
     if whole and "along" not in options:
         return frozenset(whole)
-    try:
-        found = replicas(trace, options.said.get("along")).shared & reduced
-    except TraceError as error:
-        raise options.error(str(error), "along= names a group whose ranks hold replicas of the model") from None
+    found = shared_groups(trace, options) & reduced
     if not found:
         raise options.error("no gradients are all-reduced", "it takes a job of data parallelism without ZeRO")
     return found
@@ -206,14 +202,14 @@ class _Serving:
                 places[op.group] += op.kind is CollectiveKind.ALL_REDUCE
             elif isinstance(op, StepMark) and sync.staleness is not None:
                 clocks.append(len(ops))
-                made = [self._clock(rank, step), op]
+                ops.append(self._clock(rank, step))
+                if step >= sync.staleness:
+                    ops.append(Wait(clocks[step - sync.staleness]))
             where[index] = tuple(range(len(ops), len(ops) + len(made)))
             ops += made
             if isinstance(op, StepMark):
                 step += 1
                 places.clear()
-                if sync.staleness is not None and sync.staleness < step < self._trace.step_count:
-                    ops.append(Wait(clocks[step - 1 - sync.staleness]))
         return Program(rank, tuple(ops))
 
     def _instead(self, rank: int, op: Collective, place: int, step: int) -> list[Op]:
