@@ -288,7 +288,8 @@ def show(job: Job, runs: list[tuple[Path, Run]], settings: tuple[str, ...] = ())
     from rich.table import Table
 
     first = runs[0][1]
-    ranks, steps, ground = len(job.trace.programs), job.trace.step_count, first.request.ground
+    steps, ground = job.trace.step_count, first.request.ground
+    ranks = f"{len(job.trace.workers)}" + (f" and {len(job.trace.servers)} servers" if job.trace.servers else "")
     title = f"{job.path.stem}; ranks: {ranks}, steps: {steps}, on {ground}; times in ms"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("network", no_wrap=True)

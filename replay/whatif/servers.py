@@ -89,10 +89,8 @@ def partition(options: Options) -> Size:
 def gradient_groups(trace: Trace, options: Options) -> frozenset[int]:
     """The groups whose all-reduces are of gradients: those of all ranks, or what `traces.replicas` finds along a group.
 
-    TraceError where there are none, or servers already.
+    TraceError where there are none.
     """
-    if trace.servers:
-        raise options.error("the job has servers already", "write one architecture")
     ops = (op for rank in trace.workers for op in trace.programs[rank].ops if isinstance(op, Collective))
     reduced = {op.group for op in ops if op.kind is CollectiveKind.ALL_REDUCE}
     whole = {group.id for group in trace.groups if len(group.ranks) == trace.world_size} & reduced

@@ -51,9 +51,9 @@ def test_a_step_takes_what_the_busiest_wire_does(
     """max(M/B, nM/(kB)) of servers on hosts of their own, 2(n-1)M/(nB) of as many beside the workers, 2n(n-1)M/((n^2+kn-2k)B) of
     BytePS (Jiang et al.); and the first sum goes back when all n have sent a partition.
 
-    The last of three steps, 1 to 5 % above. The first hold TCP's start, in which four senders to one wire get unequal parts of
-    it, and the sums wait for the slowest; so where servers are fewer than workers, sockets hold 64 KiB here. Without, ps=1 takes
-    up to a third more until the windows are alike.
+    The last of three steps: at the model (byteps=0) to 4 % above, as measured. The first hold TCP's start, in which four senders
+    to one wire get unequal parts of it, and the sums wait for the slowest; so where servers are fewer than workers, sockets hold
+    64 KiB here. Without, ps=1 takes up to a third more until the windows are alike.
     """
     _, steps = measured(all_reduces(WORKERS, NBYTES, 3), tmp_path, f"{text},partition={partition}B", settings=settings)
     expected = wire_ms(share * NBYTES + WORKERS * partition)
