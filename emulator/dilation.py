@@ -64,8 +64,9 @@ def _direction(way: Direction, factor: Fraction) -> Direction:
 
 
 def _costs(costs: Costs, factor: Fraction) -> Costs:
-    copy, reduce = (None if rate is None else _slower(rate, factor) for rate in (costs.copy, costs.reduce))
-    return Costs(_longer(costs.message, factor), copy, reduce)
+    rates = costs.copy, costs.reduce, costs.stream
+    copy, reduce, stream = (None if rate is None else _slower(rate, factor) for rate in rates)
+    return Costs(_longer(costs.message, factor), copy, reduce, stream)
 
 
 def _course(course: Course, factor: Fraction) -> Course:

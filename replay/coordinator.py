@@ -18,10 +18,12 @@ from emulator.beds.bed import Bed, LinkCounters
 from emulator.errors import BedError, MachineError, NetworkError
 from replay import background, control
 from replay.companions import Companion, Companions
+from replay.costs import costs_of
 from replay.director import Director
 from replay.plan import Plan, RankPlan
 from replay.process import Held, dismiss
-from replay.transports.tcp import PeerLostError, TcpOptions
+from replay.transports.tcp import PeerLostError
+from replay.transports.tcp_options import TcpOptions
 from replay.transports.timer import Timer
 from replay.worker import WorkerOptions, monotonic, start_worker
 from traces.errors import TraceError
@@ -92,13 +94,13 @@ def run(
             f"no host for rank {missing[0]}: the network has {len(hosts)} ranks, the job {len(plan.ranks)}"
         )
     addresses = {rank: (bed.address(hosts[rank]), _PORT + rank) for rank in plan.ranks}
-    congestion = TcpOptions(congestion=bed.network.tcp.congestion)
+    tcp, costs = TcpOptions.of(bed.network.tcp), costs_of(bed.network)
     director = Director(bed)
     beside = Companions([*background.companions(bed), *companions], on_start, stall_s)
     crew = _Crew(on_progress, stall_s, director, beside)
     try:
         for rank, own in plan.ranks.items():
-            options = WorkerOptions(verify=verify, tcp=congestion, setup=partial(bed.enter, hosts[rank]))
+            options = WorkerOptions(verify, tcp, costs.get(rank), partial(bed.enter, hosts[rank]))
             worker = start(own, addresses, options)
             crew.add(worker)
             if worker.pid is not None:

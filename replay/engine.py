@@ -75,12 +75,15 @@ class StartSend:
 
 @dataclass(frozen=True, slots=True)
 class PostRecv:
-    """Take message `key` of `stream` when it comes (not before this is posted); then call `received`."""
+    """Take message `key` of `stream` when it comes (not before this is posted); then call `received`. `reduces`: it is
+    added to what is there.
+    """
 
     stream: Stream
     key: int
     nbytes: int
     data: memoryview | None
+    reduces: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +284,7 @@ class Engine:
                 else:
                     self._recvs[stream, key] = running, index
                     data = running.data[index] = self._payload.incoming(op, task)
-                    self._actions.append(PostRecv(stream, key, nbytes, data))
+                    self._actions.append(PostRecv(stream, key, nbytes, data, task.reduce))
             ready = later
 
     def _close(self, running: _Running, task: int) -> list[int]:

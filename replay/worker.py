@@ -14,12 +14,15 @@ from typing import TypeVar
 
 from emulator.errors import BedError
 from replay import control
+from replay.costs import Handling, RankCosts
 from replay.engine import NEVER, Action, Engine, PostRecv, SetTimer, StartSend, StepDone
 from replay.payload import Verified
-from replay.plan import RankPlan
+from replay.plan import RankPlan, Stream
 from replay.process import Process, fork
+from replay.transports.alarms import Act, Alarms
 from replay.transports.events import ControlReady, Received, Sent
-from replay.transports.tcp import TcpOptions, TcpTransport
+from replay.transports.tcp import TcpTransport
+from replay.transports.tcp_options import TcpOptions
 
 Clock = Callable[[], int]
 Wanted = TypeVar("Wanted", bound=control.FromCoordinator)
@@ -32,12 +35,13 @@ def monotonic() -> int:
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """`verify`: send real tensors and compare every element. `setup` runs first in a forked process: it enters the
-    rank's host.
+    """`verify`: send real tensors and compare every element. `costs`: what the rank's host takes besides the wire, None for
+    nothing. `setup` runs first in a forked process: it enters the rank's host.
     """
 
     verify: bool = False
     tcp: TcpOptions = field(default_factory=TcpOptions)
+    costs: RankCosts | None = None
     setup: Callable[[], None] | None = None
 
 
@@ -85,7 +89,9 @@ def _run(
     clock: Clock,
 ) -> None:
     payload = Verified(plan) if options.verify else None
-    with TcpTransport(plan.rank, plan.streams(), addresses, options.tcp, keep=options.verify) as transport:
+    with TcpTransport(
+        plan.rank, plan.streams(), addresses, options.tcp, keep=options.verify, costs=options.costs, clock=clock
+    ) as transport:
         control.send(channel, control.Listening(plan.rank))
         _expect(channel, control.Connect)
         transport.connect()
@@ -93,7 +99,7 @@ def _run(
         begin = _expect(channel, control.Go).at_ns
         transport.watch(channel)
         engine = Engine(plan, payload)
-        _Driver(engine, transport, channel, clock).run(begin)
+        _Driver(engine, transport, channel, clock, options.costs).run(begin)
         records = engine.records
         result = control.Result(
             rank=plan.rank,
@@ -117,48 +123,79 @@ def _expect(channel: socket.socket, wanted: type[Wanted]) -> Wanted:
 
 
 class _Driver:
-    """Carries actions from the engine to the transport, and events back."""
+    """Carries actions from the engine to the transport, and events back, each when the rank's threads have handled it."""
 
-    def __init__(self, engine: Engine, transport: TcpTransport, channel: socket.socket, clock: Clock) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        transport: TcpTransport,
+        channel: socket.socket,
+        clock: Clock,
+        costs: RankCosts | None = None,
+    ) -> None:
         self.engine = engine
         self._transport = transport
         self._channel = channel
         self._clock = clock
+        self._handling = Handling(costs) if costs else None
+        self._alarms = Alarms(transport.set_timer)
+        self._posted: dict[tuple[Stream, int], PostRecv] = {}
         self._begin = 0
 
     def run(self, begin: int) -> None:
         """From `begin` until the program has ended."""
         self._begin = begin
-        engine, started = self.engine, False
-        self._transport.set_timer(begin)
+        engine = self.engine
+        self._alarms.add(begin, lambda now: self._do(engine.start(begin), now))
         while not engine.finished:
             events = self._transport.wait()
             now = self._clock()
             for event in events:
                 if isinstance(event, Received):
-                    self._do(engine.received(event.stream, event.key, now))
+                    self._came(event, now)
                 elif isinstance(event, Sent):
-                    self._do(engine.sent(event.stream, event.key, now))
+                    self._do(engine.sent(event.stream, event.key, now), now)
                 elif isinstance(event, ControlReady):
                     _answer(control.from_coordinator(self._channel), self._channel, engine)
-                elif started:
-                    self._do(engine.timer(now))
                 else:
-                    started = True
-                    self._do(engine.start(begin))
+                    self._alarms.ring(now)
 
-    def _do(self, actions: list[Action]) -> None:
-        transport = self._transport
+    def _do(self, actions: list[Action], now: int) -> None:
+        transport, engine = self._transport, self.engine
         for action in actions:
             if isinstance(action, StartSend):
-                transport.send(action.stream, action.key, action.nbytes, action.data)
+                self._send(action, now)
             elif isinstance(action, PostRecv):
+                if self._handling:
+                    self._posted[action.stream, action.key] = action
                 transport.post(action.stream, action.key, action.nbytes, action.data)
             elif isinstance(action, SetTimer):
-                transport.set_timer(action.at_ns)
+                self._alarms.add(action.at_ns, lambda late: self._do(engine.timer(late), late))
             elif isinstance(action, StepDone):
                 at = action.at_ns - self._begin
-                control.send(self._channel, control.Progress(self.engine.rank, action.step, at, action.exposed_ns))
+                control.send(self._channel, control.Progress(engine.rank, action.step, at, action.exposed_ns))
+
+    def _send(self, action: StartSend, now: int) -> None:
+        def send(now: int) -> None:
+            self._transport.send(action.stream, action.key, action.nbytes, action.data)
+
+        self._when(self._handling.send(action.stream, now) if self._handling else now, send, now)
+
+    def _came(self, event: Received, now: int) -> None:
+        def receive(now: int) -> None:
+            self._do(self.engine.received(event.stream, event.key, now), now)
+
+        ready = now
+        if self._handling:
+            posted = self._posted.pop((event.stream, event.key))
+            ready = self._handling.receive(event.stream, posted.nbytes, posted.reduces, now)
+        self._when(ready, receive, now)
+
+    def _when(self, ready: int, act: Act, now: int) -> None:
+        if ready > now:
+            self._alarms.add(ready, act)
+        else:
+            act(now)
 
 
 def _answer(message: control.FromCoordinator, channel: socket.socket, engine: Engine) -> None:

@@ -15,7 +15,8 @@ from emulator.errors import BedError, MachineError
 from replay import control
 from replay.plan import Stream, lower
 from replay.transports.events import ControlReady, Received, Sent, TimerExpired
-from replay.transports.tcp import PeerLostError, TcpOptions, TcpTransport
+from replay.transports.tcp import PeerLostError, TcpTransport
+from replay.transports.tcp_options import TcpOptions
 from replay.worker import WorkerOptions, monotonic
 from tests.replay.job import bye, connect, free_addresses, gather, go, run_job, times, workers
 from tests.replay.network import everywhere, trace_of
