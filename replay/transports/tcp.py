@@ -37,7 +37,7 @@ from replay.transports.tcp_info import flow
 from replay.transports.tcp_options import TcpOptions, new_socket
 from replay.transports.timer import Timer
 
-_HELLO = struct.Struct("<4sIiII")
+_HELLO = struct.Struct("<4sIiHH")
 _MAGIC = b"TBED"
 _INLINE = 16 << 10
 """Bytes up to which a pretended payload goes out with its header in one call, instead of by sendfile."""
