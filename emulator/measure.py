@@ -6,7 +6,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from emulator.beds.netns import addresses
@@ -108,14 +108,16 @@ def _train(sender: socket.socket, receiver: socket.socket, path: Path, round_num
     return tuple(arrivals)
 
 
-def survey(network: Network, namespace: Callable[[str], str], tolerance: Tolerance) -> Iterator[Report]:
-    """Probe every path of `emulator.probe.paths` on a bed that is up, one after the other.
+def survey(
+    network: Network, namespace: Callable[[str], str], tolerance: Tolerance, chosen: Sequence[Path] | None = None
+) -> Iterator[Report]:
+    """Probe every path of `emulator.probe.paths`, or those `chosen`, on a bed that is up, one after the other.
 
     Raises:
         NetworkError: there is one host only.
         BedError: as `measure` does.
     """
-    for path in paths(network):
+    for path in paths(network) if chosen is None else chosen:
         for _ in range(tolerance.tries):
             measured = measure(path, addresses(network)[path.target], namespace)
             report = Report(path.source, path.target, judge(path, measured, tolerance))

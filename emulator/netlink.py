@@ -21,6 +21,7 @@ from emulator.qdisc import CLASS, ROOT, attributes
 _HEADER = struct.Struct("=IHHII")  # nlmsghdr, linux/netlink.h
 _LINK = struct.Struct("=BxHiII")  # ifinfomsg, linux/rtnetlink.h
 _TC = struct.Struct("=BxHiIII")  # tcmsg
+_QUEUED = struct.Struct("=II")  # gnet_stats_queue, linux/gen_stats.h, as far as packets and bytes
 _ERROR, _DONE = 2, 3
 _REQUEST, _ACK, _ECHO, _DUMP = 0x1, 0x4, 0x8, 0x300
 _FLAGS = {"add": 0x605, "change": 0x105, "set": 0x5}  # a request to be acknowledged: create, and only that; replace
@@ -29,6 +30,7 @@ _INGRESS = 0xFFFFFFF1  # TC_H_INGRESS
 _NUD = {"permanent": 0x80}  # linux/neighbour.h
 _UNICAST = {"table": 254, "proto": 4, "type": 1}  # RT_TABLE_MAIN, RTPROT_STATIC, RTN_UNICAST
 _ADDRESS, _IFNAME, _OPERSTATE, _GROUP, _EXT_MASK = 1, 3, 16, 27, 29  # linux/if_link.h
+_STATS2, _STATS_QUEUE = 7, 3  # linux/rtnetlink.h, linux/gen_stats.h
 _SKIP_STATS = struct.pack("=I", 8)
 _IFF_UP, _IFF_LOOPBACK = 0x1, 0x8  # linux/if.h
 _CARRIES = (0, 6)  # IF_OPER_UNKNOWN, IF_OPER_UP
@@ -62,6 +64,10 @@ class Netlink:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the socket back."""
         self._socket.close()
 
     def link(
@@ -186,6 +192,16 @@ class Netlink:
                 message = tcmsg(data)
                 message.decode()
                 yield message
+
+    def backlogs(self) -> dict[int, int]:
+        """Bytes that wait in what each device has at its root, by the device's index."""
+        found = {}
+        for message in self._ask(_GETQDISC, _DUMP, _TC.pack(0, 0, 0, 0, 0, 0)):
+            _, _, index, _, parent, _ = _TC.unpack_from(message, _HEADER.size)
+            said = attributes.unpack(message[_HEADER.size + _TC.size :])
+            if parent == ROOT and _STATS2 in said:
+                _, found[index] = _QUEUED.unpack_from(attributes.unpack(said[_STATS2])[_STATS_QUEUE])
+        return found
 
     def remove_group(self, group: int) -> None:
         """Remove all devices of this group; they and their peers are gone when this returns, and at once."""

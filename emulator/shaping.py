@@ -131,6 +131,19 @@ def _red(early: Early, limit: Size, frame: int) -> Red:
     )
 
 
+def rdma_nic(direction: Direction, mtu: int, fidelity: Fidelity) -> Nested | None:
+    """An RDMA card: it never sends faster than its line, whatever queue the direction has, so that queue holds what switches send.
+    In `packet` fidelity it sends packet by packet.
+    """
+    if direction.rate is None:
+        return None
+    frame = mtu + ETHERNET_HEADER
+    rate = without_overhead(direction.rate, frame, direction.overhead)
+    burst = Size(frame) if fidelity == "packet" else SUPER_PACKET
+    turns = Fq(limit=NO_LIMIT, flow_limit=NO_LIMIT)
+    return Nested(Tbf(rate=rate, burst=burst, limit=Size(U32_MAX)), turns)
+
+
 def nic(direction: Direction, mtu: int) -> Nested | None:
     """What a machine's own network card does with the direction that leaves it, where the direction has no queue of its
     own: the card's rate, and the queue inside it.

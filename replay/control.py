@@ -33,6 +33,8 @@ import struct
 
 import msgspec
 
+from replay.transports.rdma.settings import RdmaOptions
+
 _LENGTH = struct.Struct("<I")
 
 
@@ -47,6 +49,7 @@ class Listen(msgspec.Struct, frozen=True, tag=True):
 
     addresses: dict[int, tuple[str, int]]
     verify: bool
+    rdma: RdmaOptions | None = None
 
 
 class Listening(msgspec.Struct, frozen=True, tag=True):
@@ -84,11 +87,25 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
     """What are you waiting for?"""
 
 
+class Connection(msgspec.Struct, frozen=True):
+    """How many messages a rank has started to send on one of its connections, how many it has asked for, and got."""
+
+    peer: int
+    lane: int
+    p2p: bool
+    started: int = 0
+    posted: int = 0
+    received: int = 0
+
+
 class Status(msgspec.Struct, frozen=True, tag=True):
-    """The answer to Ask, in words."""
+    """The answer to Ask: in words, and whether the rank's timer runs, its program is at its end, and what has moved."""
 
     rank: int
     text: str
+    computing: bool
+    finished: bool
+    connections: tuple[Connection, ...]
 
 
 class Flow(msgspec.Struct, frozen=True):
@@ -97,6 +114,9 @@ class Flow(msgspec.Struct, frozen=True):
 
     Bytes are payload as TCP counts it, message headers included; `*_us` are microseconds; `limited` is how long TCP had
     data to send and was held by the receiver's window or by its own send buffer.
+
+    Of an RDMA connection `bytes_*` are payload, `retransmits` packets, `delivered_ce` the marked packets that came, `cwnd` its
+    window in packets, and besides: NAKs and CNPs heard, times that the retry timer ran out, and the rate at the end, in bit/s.
     """
 
     rank: int
@@ -122,14 +142,29 @@ class Flow(msgspec.Struct, frozen=True):
     busy_us: int
     receiver_limited_us: int
     buffer_limited_us: int
+    naks: int = 0
+    timeouts: int = 0
+    cnps: int = 0
+    rate_bps: int = 0
+
+
+class Strain(msgspec.Struct, frozen=True):
+    """How a rank's process fared from Go to the end of its program, `lasted_ns`, all of it real time also where the run is
+    dilated: its own time on a processor, the time that it waited for one (0 where the kernel does not say), and how late
+    its timers were, in all."""
+
+    lasted_ns: int
+    cpu_ns: int
+    delayed_ns: int
+    late_ns: int
 
 
 class Result(msgspec.Struct, frozen=True, tag=True):
     """Everything measured at one rank.
 
-    `issued`, `began`, `ended`: native int64 per op of the plan, ns after Go, -1 where it was not reached
-    (`replay.engine.Records` says what they mean). `finished_ns`: when the program ended; `verified`: elements compared
-    with `--verify`, else 0.
+    `issued`, `began`, `ended`: native int64 per op of the plan, ns after Go, -1 where it was not reached; `messages`: three
+    for each message (`replay.engine.Records` says what they mean). `finished_ns`: when the program ended; `verified`:
+    elements compared with `--verify`, else 0.
     """
 
     rank: int
@@ -139,6 +174,8 @@ class Result(msgspec.Struct, frozen=True, tag=True):
     ended: bytes
     flows: tuple[Flow, ...]
     verified: int
+    messages: bytes = b""
+    strain: Strain = Strain(0, 0, 0, 0)
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):

@@ -20,10 +20,17 @@ from replay import background, control
 from replay.companions import Companion, Companions
 from replay.costs import costs_of
 from replay.director import Director
+from replay.gauge import Gauge
 from replay.plan import Plan, RankPlan
 from replay.process import Held, dismiss
+<<<<<<< HEAD
 from replay.transports.tcp import PeerLostError
 from replay.transports.tcp_options import TcpOptions
+=======
+from replay.stuck import is_deadlock, waiting
+from replay.transports.rdma.settings import rdma_options
+from replay.transports.tcp import PeerLostError, TcpOptions
+>>>>>>> integrate
 from replay.transports.timer import Timer
 from replay.worker import WorkerOptions, monotonic, start_worker
 from traces.errors import TraceError
@@ -32,12 +39,14 @@ _PORT = 29500
 _GRID_NS = 256_000_000
 """Connecting and starting happen at multiples of this, so that in the lab kernel they fall alike in every run, however long
 setting up took. It is 64 of its ticks: timers of up to 16 s are cut to 1, 8 or 64 ticks (kernel/time/timer.c)."""
-STALL_S = 900
-"""Seconds of the run's own clock without a step or a result after which it is given up."""
+_FIRST_LOOK_S = 1.0
+"""After so long a silence the ranks are asked what they wait for; then after twice as long, and so on."""
 _LAST_WORDS_S = 1.0
 _ERRORS = {error.__name__: error for error in (TraceError, NetworkError, MachineError, BedError)}
 
-M = TypeVar("M", control.Listening, control.Ready, control.Status, control.Result)
+M = TypeVar("M", control.Listening, control.Ready, control.Result)
+Said = list[tuple[int, control.FromWorker | None]]
+"""Messages, each with the rank that sent it; None where that is gone."""
 
 
 class Member(Held, Protocol):
@@ -53,12 +62,15 @@ Start = Callable[[RankPlan, Mapping[int, tuple[str, int]], WorkerOptions], Membe
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What a run gave: each rank's result, what each direction of each link carried, what the background traffic did, and
-    how many packets each of the caller's companions missed, by its name."""
+    """What a run gave: each rank's result, what each direction of each link carried, what the background traffic did, the
+    most bytes that waited in each direction at one of so many `readings`, and how many packets each of the caller's companions
+    missed, by its name."""
 
     results: Mapping[int, control.Result]
     links: tuple[LinkCounters, ...]
     traffic: tuple[control.Carried, ...] = ()
+    peaks: tuple[int, ...] = ()
+    readings: int = 0
     missed: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -71,7 +83,7 @@ def run(
     on_progress: Callable[[control.Progress], None] = lambda progress: None,
     start: Start = start_worker,
     on_start: Callable[[int], None] = lambda pid: None,
-    stall_s: float = STALL_S,
+    stall_s: float,
 ) -> Measurement:
     """Run every rank of `plan` on its host of `bed`, and let the network's events and traffic happen meanwhile.
 
@@ -83,7 +95,7 @@ def run(
         on_progress: called with each step mark that a rank passes.
         start: starts a rank's process.
         on_start: called with the id of each process that is forked here; all have ended when this returns.
-        stall_s: seconds of this kernel's clock without any news after which the run is given up.
+        stall_s: seconds of this kernel's clock without anything moving after which the run is given up.
 
     Raises:
         BedError: a rank or a companion died, failed or waits for ever.
@@ -94,13 +106,23 @@ def run(
             f"no host for rank {missing[0]}: the network has {len(hosts)} ranks, the job {len(plan.ranks)}"
         )
     addresses = {rank: (bed.address(hosts[rank]), _PORT + rank) for rank in plan.ranks}
+<<<<<<< HEAD
     tcp, costs = TcpOptions.of(bed.network.tcp), costs_of(bed.network)
+=======
+    congestion = TcpOptions(congestion=bed.network.tcp.congestion)
+    rdma = rdma_options(bed.network, bed.fidelity) if bed.network.transport == "rdma" else None
+>>>>>>> integrate
     director = Director(bed)
     beside = Companions([*background.companions(bed), *companions], on_start, stall_s)
-    crew = _Crew(on_progress, stall_s, director, beside)
+    gauge = Gauge(bed)
+    crew = _Crew(on_progress, stall_s, director, beside, gauge)
     try:
         for rank, own in plan.ranks.items():
+<<<<<<< HEAD
             options = WorkerOptions(verify, tcp, costs.get(rank), partial(bed.enter, hosts[rank]))
+=======
+            options = WorkerOptions(verify=verify, tcp=congestion, rdma=rdma, setup=partial(bed.enter, hosts[rank]))
+>>>>>>> integrate
             worker = start(own, addresses, options)
             crew.add(worker)
             if worker.pid is not None:
@@ -110,8 +132,10 @@ def run(
         _wait_until(_on_grid(ahead=1))
         crew.tell(control.Connect())
         crew.gather(control.Ready)
+        before = bed.counters()
         begin = _on_grid(ahead=2)
         director.start(begin)
+        gauge.start(begin)
         beside.start(begin)
         crew.tell(control.Go(begin))
         results = crew.gather(control.Result)
@@ -119,14 +143,17 @@ def run(
         crew.tell(control.Bye())
         return Measurement(
             results,
-            bed.counters(),
+            tuple(now.since(then) for now, then in zip(bed.counters(), before, strict=True)),
             background.totals(done.values()),
+            tuple(gauge.peaks),
+            gauge.readings,
             {companion.name: done[companion.name].missed for companion in companions},
         )
     finally:
         crew.dismiss()
         beside.close()
         director.close()
+        gauge.close()
 
 
 def _on_grid(ahead: int) -> int:
@@ -145,13 +172,19 @@ class _Crew:
     companions that fail."""
 
     def __init__(
-        self, on_progress: Callable[[control.Progress], None], stall_s: float, director: Director, beside: Companions
+        self,
+        on_progress: Callable[[control.Progress], None],
+        stall_s: float,
+        director: Director,
+        beside: Companions,
+        gauge: Gauge,
     ) -> None:
         self._workers: dict[int, Member] = {}
         self._on_progress = on_progress
         self._stall_s = stall_s
         self._director = director
         self._beside = beside
+        self._gauge = gauge
 
     def add(self, worker: Member) -> None:
         self._workers[worker.rank] = worker
@@ -165,9 +198,7 @@ class _Crew:
         """One message of `kind` from every rank; progress is passed on meanwhile."""
         found: dict[int, M] = {}
         while len(found) < len(self._workers):
-            said = self._listen(self._stall_s)
-            if not said:
-                raise BedError(self._stalled())
+            said = self._news(running=kind is control.Result)
             for rank, message in said:
                 if isinstance(message, control.Progress):
                     self._on_progress(message)
@@ -178,11 +209,48 @@ class _Crew:
                 raise self._why(failures)
         return found
 
-    def _listen(self, limit_s: float, without: Collection[int] = ()) -> list[tuple[int, control.FromWorker | None]]:
+    def _news(self, running: bool) -> Said:
+        """The next messages. BedError where none can come, or nothing has moved for too long; ranks that run are asked."""
+        quiet, look, last = 0.0, _FIRST_LOOK_S, dict[int, control.Status]()
+        while not (said := self._listen(pause := min(look, self._stall_s - quiet))):
+            states, said = self._ask() if running else ({}, [])
+            if said:
+                return said
+            if len(states) == len(self._workers):
+                if is_deadlock(states):
+                    again, said = self._ask()
+                    if said:
+                        return said
+                    if again == states:  # nothing moved between the two, so they are of one moment
+                        raise BedError(f"the ranks wait for each other for ever: {waiting(states)}")
+                if states != last or any(state.computing for state in states.values()):
+                    quiet = 0.0
+            quiet, look, last = quiet + pause, 2 * look, states
+            if quiet >= self._stall_s:
+                down = "".join(f", link {link} is down" for link in self._director.down())
+                raise BedError(f"nothing has moved for {self._stall_s:.0f} s{down}: {waiting(states)}")
+        return said
+
+    def _ask(self) -> tuple[dict[int, control.Status], Said]:
+        """What every rank waits for, of those that answer soon; and what else they said meanwhile."""
+        self.tell(control.Ask())
+        states: dict[int, control.Status] = {}
+        others: Said = []
+        while len(states) < len(self._workers) and (said := self._listen(_LAST_WORDS_S)):
+            for rank, message in said:
+                if isinstance(message, control.Status):
+                    states[rank] = message
+                else:
+                    others.append((rank, message))
+            if any(message is None for _, message in said):
+                break
+        return states, others
+
+    def _listen(self, limit_s: float, without: Collection[int] = ()) -> Said:
         """The next messages; None for a rank that is gone. Empty after `limit_s` of silence."""
         sources = {worker.control.fileno(): worker for rank, worker in self._workers.items() if rank not in without}
         ready = self._wait_for(list(sources), limit_s)
-        said: list[tuple[int, control.FromWorker | None]] = []
+        said: Said = []
         for source in sorted(ready, key=lambda number: sources[number].rank):
             worker = sources[source]
             try:
@@ -194,43 +262,48 @@ class _Crew:
     def _wait_for(self, sources: Sequence[int], limit_s: float) -> list[int]:
         """Those that can be read; none after `limit_s`."""
         deadline = time.monotonic() + limit_s
-        others = self._director.fd, self._beside.fd
+        others = self._director.fd, self._beside.fd, self._gauge.fd
         while True:
             ready, _, _ = select.select([*sources, *others], [], [], max(0, deadline - time.monotonic()))
             if self._beside.fd in ready:
                 self._beside.act()
             if self._director.fd in ready:
                 self._director.act(monotonic())
+            if self._gauge.fd in ready:
+                self._gauge.act()
             told = [source for source in ready if source not in others]
             if told or not ready:
                 return told
 
     def _why(self, failures: dict[int, control.Failed]) -> Exception:
-        """The cause: a rank that ended without a word or failed by itself, rather than one that lost another."""
-        silent: list[int] = []
+        """The cause: a rank that ended without a word or failed by itself, rather than one that lost another. With the former,
+        what a rank that lost it was waiting for."""
+        silent: dict[int, None] = {}
         deadline = time.monotonic() + _LAST_WORDS_S
-        while not silent and all(map(_lost_another, failures.values())) and (left := deadline - time.monotonic()) > 0:
-            for rank, message in self._listen(left, without=failures):
+        while all(map(_lost_another, failures.values())) and not any(_lost(rank, failures) for rank in silent):
+            said = self._listen(max(0, deadline - time.monotonic()), without={*failures, *silent})
+            if not said:
+                break
+            for rank, message in said:
                 if isinstance(message, control.Failed):
                     failures[rank] = message
                 elif message is None:
-                    silent.append(rank)
+                    silent[rank] = None
         if silent:
-            return BedError(f"rank {silent[0]}'s process {self._workers[silent[0]].fate()}")
+            first = min(silent)
+            waited = "".join(f"; {text}" for text in _lost(first, failures)[:1])
+            return BedError(f"rank {first}'s process {self._workers[first].fate()}{waited}")
         cause = min(failures.values(), key=_lost_another)
         return _ERRORS.get(cause.kind, BedError)(_with_rank(cause))
-
-    def _stalled(self) -> str:
-        self.tell(control.Ask())
-        answers: dict[int, str] = {}
-        while len(answers) < len(self._workers) and (said := self._listen(_LAST_WORDS_S)):
-            answers.update((rank, message.text) for rank, message in said if isinstance(message, control.Status))
-        waiting = "; ".join(text for _, text in sorted(answers.items())) or "no rank answers"
-        return f"nothing has happened for {self._stall_s:.0f} s: {waiting}"
 
     def dismiss(self) -> None:
         """End every process that is left, and wait for all."""
         dismiss(self._workers.values())
+
+
+def _lost(rank: int, failures: Mapping[int, control.Failed]) -> list[str]:
+    """What those say that lost their connection to this rank."""
+    return [failure.text for _, failure in sorted(failures.items()) if f" connection to rank {rank} " in failure.text]
 
 
 def _lost_another(failure: control.Failed) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
+from dataclasses import replace
 from fractions import Fraction
 
 import msgspec
@@ -47,7 +48,7 @@ def step_mark(said: control.Progress, factor: Fraction) -> control.Progress:
 def measurement(measured: Measurement, factor: Fraction) -> Measurement:
     """A measurement in the network's own time: every time in it divided by `factor`, to the nearest unit."""
     results = {rank: _result(result, factor) for rank, result in measured.results.items()}
-    return Measurement(results, measured.links, measured.traffic, measured.missed)
+    return replace(measured, results=results)
 
 
 def _result(result: control.Result, factor: Fraction) -> control.Result:
@@ -55,6 +56,7 @@ def _result(result: control.Result, factor: Fraction) -> control.Result:
         result,
         finished_ns=_own(result.finished_ns, factor),
         **{name: _column(getattr(result, name), factor) for name in _TIMES},
+        messages=_messages(result.messages, factor),
         flows=tuple(_flow(flow, factor) for flow in result.flows),
     )
 
@@ -62,6 +64,12 @@ def _result(result: control.Result, factor: Fraction) -> control.Result:
 def _column(times: bytes, factor: Fraction) -> bytes:
     """-1 is no time, and stays."""
     return array("q", [at if at < 0 else _own(at, factor) for at in array("q", times)]).tobytes()
+
+
+def _messages(messages: bytes, factor: Fraction) -> bytes:
+    numbers = array("q", messages)
+    numbers[2::3] = array("q", [_own(at, factor) for at in numbers[2::3]])
+    return numbers.tobytes()
 
 
 def _flow(flow: control.Flow, factor: Fraction) -> control.Flow:

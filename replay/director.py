@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 
 from emulator.beds.bed import Bed
-from emulator.events import timeline
+from emulator.events import WAYS, direction_of, timeline
+from emulator.impairments import Event
+from emulator.links import Direction
+from emulator.units import Probability
 from replay.transports.timer import Timer
 
 
@@ -22,6 +25,7 @@ class Director:
             BedError: the kernel refused a change, as `act` does.
         """
         self._bed = bed
+        self._now = {(link.name, way): direction_of(link, way) for link in bed.network.links for way in WAYS}
         self._changes = timeline(bed.network.links, bed.network.events)
         self._next = next(self._changes, None)
         self._start_ns = 0
@@ -40,9 +44,15 @@ class Director:
         self._apply_until(now_ns - self._start_ns)
         self._wind()
 
+    def down(self) -> list[str]:
+        """The links that lose all of what is sent on them, one way at least."""
+        lost = {key[0] for key, direction in self._now.items() if _loses_all(direction)}
+        return [link.name for link in self._bed.network.links if link.name in lost]
+
     def _apply_until(self, at: int) -> None:
         while self._next is not None and self._next.at <= at:
             self._bed.apply(self._next)
+            self._now[self._next.link, self._next.way] = self._next.direction
             self._next = next(self._changes, None)
 
     def _wind(self) -> None:
@@ -52,3 +62,7 @@ class Director:
     def close(self) -> None:
         """Give the timer's descriptor back."""
         self._timer.close()
+
+
+def _loses_all(direction: Direction) -> bool:
+    return isinstance(direction.loss, Event) and direction.loss.probability == Probability.ALWAYS

@@ -4,8 +4,12 @@ Whoever drives it calls `start` once and then `sent`, `received` or `timer` for 
 that each returns. Times are nanoseconds of the driver's clock.
 
 Operations of a lane run one at a time, in the order in which they were started; lanes overlap, and so does
-point-to-point, whose messages keep their order because a stream does. Compute ends at an absolute time, counted from
-when it could begin and not from when the driver got round to it, so a late timer does not add up.
+point-to-point and what is in no lane (UNORDERED), whose messages keep their order because a stream does. Where the plan
+says how to choose what is sent (`RankPlan.sending`), collectives run all together, and their messages are held back until
+they may go.
+
+Compute ends at an absolute time, counted from when it could begin and not from when the driver got round to it, so a late
+timer does not add up.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from typing import Protocol
 
 from replay.collectives.schedule import Copy, Recv, Schedule, Send
 from replay.plan import MESSAGE_BITS, RankPlan, Stream, Transfer
+from replay.sending import Outbox
 from traces.program import Compute, StepMark
 
 NEVER = -1
@@ -116,11 +121,15 @@ class Records:
 
     Transfer: started by the program, begun (its lane was free), ended (all its messages sent and received).
     Wait: reached, reached, released. Compute: begun, begun, ended. StepMark: three times when it was passed.
+
+    `messages` holds three numbers for each message that was sent or received, in the order in which that was done: the op,
+    the task of its schedule, and when.
     """
 
     issued: array[int]
     began: array[int]
     ended: array[int]
+    messages: array[int]
 
 
 class _Running:
@@ -144,13 +153,18 @@ class Engine:
         self.rank = plan.rank
         self.finished = False
         size = len(plan.ops)
-        self.records = Records(*(array("q", [NEVER]) * size for _ in range(3)))
+        issued, began, ended = (array("q", [NEVER]) * size for _ in range(3))
+        self.records = Records(issued, began, ended, messages=array("q"))
         self._ops = plan.ops
         self._payload: Payload = Pretend() if payload is None else payload
         self._lanes: dict[int, deque[_Running]] = {}
         self._sends: dict[tuple[Stream, int], tuple[_Running, int]] = {}
         self._recvs: dict[tuple[Stream, int], tuple[_Running, int]] = {}
         self._unfinished: dict[int, _Running] = {}
+        self._outbox: Outbox[StartSend] | None = None
+        if plan.sending is not None:
+            self._outbox = Outbox(plan.sending.credit)
+            self._urgency = plan.sending.urgency(plan.ops)
         self._next = 0
         self._logical = 0
         self._exposed = 0
@@ -167,8 +181,10 @@ class Engine:
 
     def sent(self, stream: Stream, key: int, now: int) -> list[Action]:
         """The message of a StartSend has left."""
-        running, task = self._sends.pop((stream, key))
-        self._done(running, task, now)
+        running, index = self._sends.pop((stream, key))
+        if self._outbox is not None and not stream.p2p:
+            self._outbox.gone(_nbytes(running, index))
+        self._done(running, index, now)
         return self._advance(now)
 
     def received(self, stream: Stream, key: int, now: int) -> list[Action]:
@@ -187,7 +203,7 @@ class Engine:
         if self._next < len(self._ops):
             op = self._ops[self._next]
             if isinstance(op, Compute):
-                return f"rank {self.rank} computes until {self.records.ended[self._next]} ns"
+                return f"rank {self.rank} computes"
             if isinstance(op, Transfer | StepMark):
                 return f"rank {self.rank} has not started"
             wanted = self._unfinished[op.op]
@@ -205,6 +221,8 @@ class Engine:
         if self._next == len(self._ops) and not self._unfinished and not self.finished:
             self.finished = True
             self._actions.append(Finished())
+        if self._outbox is not None:
+            self._actions += self._outbox.release()
         actions, self._actions = self._actions, []
         return actions
 
@@ -240,7 +258,7 @@ class Engine:
 
     def _start(self, running: _Running, now: int) -> None:
         self._unfinished[running.index] = running
-        if running.transfer.p2p:
+        if not running.transfer.ordered or self._outbox is not None:
             self._begin(running, self._logical)
             return
         lane = self._lanes.setdefault(running.transfer.lane, deque())
@@ -277,10 +295,14 @@ class Engine:
                     continue
                 stream = transfer.stream(task.peer)
                 key = transfer.number << MESSAGE_BITS | schedule.numbers[index]
-                nbytes = task.count * transfer.call.itemsize
+                nbytes = _nbytes(running, index)
                 if isinstance(task, Send):
                     self._sends[stream, key] = running, index
-                    self._actions.append(StartSend(stream, key, nbytes, self._payload.outgoing(op, task)))
+                    send = StartSend(stream, key, nbytes, self._payload.outgoing(op, task))
+                    if self._outbox is None or transfer.p2p:
+                        self._actions.append(send)
+                    else:
+                        self._outbox.hold(self._urgency[op], nbytes, send)
                 else:
                     self._recvs[stream, key] = running, index
                     data = running.data[index] = self._payload.incoming(op, task)
@@ -298,16 +320,24 @@ class Engine:
         return free
 
     def _done(self, running: _Running, task: int, now: int) -> None:
+        self.records.messages.extend((running.index, task, now))
         self._do(running, self._close(running, task))
         if not running.open:
             self._end(running, now)
-            if not running.transfer.p2p:
+            if running.transfer.ordered and self._outbox is None:
                 self._follow(self._lanes[running.transfer.lane], now)
 
     def _end(self, running: _Running, at: int) -> None:
         self.records.ended[running.index] = at
         self._payload.end(running.index)
         del self._unfinished[running.index]
+
+
+def _nbytes(running: _Running, index: int) -> int:
+    """The size of the message of task `index`, which is no Copy."""
+    task = running.schedule.tasks[index]
+    assert not isinstance(task, Copy)
+    return task.count * running.transfer.call.itemsize
 
 
 def _message(running: _Running) -> str:

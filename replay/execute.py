@@ -16,7 +16,6 @@ from pathlib import Path
 
 import msgspec
 
-from emulator.beds.bed import Bed
 from emulator.beds.docker import DockerBed
 from emulator.beds.netns import NetnsBed
 from emulator.containers import load_image
@@ -29,10 +28,12 @@ from emulator.network import Network
 from emulator.shaping import Fidelity
 from replay import capture, control, coordinator, dilation
 from replay.coordinator import Start
+from replay.measured import write_measurement
 from replay.muster import called
 from replay.plan import Plan
 from replay.request import Request, plan_of
-from replay.results import Run, write_measurement
+from replay.results import Run
+from replay.watch import Watch
 from replay.worker import start_worker
 from traces.errors import TraceError
 
@@ -65,10 +66,12 @@ def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said]
         TraceError, NetworkError, MachineError, BedError: as their names say.
     """
     plan, factor = plan_of(request), Fraction(request.dilation)
-    network = dilate(request.resolved_network(), factor)
+    asked = request.resolved_network()
+    network = dilate(asked, factor)
     placed = _mustered if request.bed == "compose" else _forked
     with placed(request, network, plan, ledger) as (bed, start):
         say(Up(bed.fidelity, bed.exact))
+        watch = Watch(network, bed) if request.ground == "host" else None
         with ledger.processes() as started:
             measured = coordinator.run(
                 plan,
@@ -78,23 +81,25 @@ def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said]
                 on_progress=lambda said: say(dilation.step_mark(said, factor)),
                 on_start=started,
                 start=start,
-                stall_s=coordinator.STALL_S * float(factor),
+                stall_s=request.stall_s * float(factor),
             )
-        write_measurement(folder, plan, dilation.measurement(measured, factor))
+        if watch is not None:
+            (folder / "truth.json").write_bytes(msgspec.json.encode(watch.seen(measured.results)) + b"\n")
+        write_measurement(folder, plan, asked, dilation.measurement(measured, factor))
     for name, missed in measured.missed.items():
         if missed:
             raise BedError(f"{name} missed {missed} packets: its file is not whole, though the rest of the run is")
 
 
 @contextmanager
-def _forked(request: Request, network: Network, plan: Plan, ledger: Ledger) -> Iterator[tuple[Bed, Start]]:
+def _forked(request: Request, network: Network, plan: Plan, ledger: Ledger) -> Iterator[tuple[NetnsBed, Start]]:
     """A bed whose hosts are ours, and ranks that are forked into them."""
     with _bed(request, network, ledger) as bed:
         yield bed, start_worker
 
 
 @contextmanager
-def _mustered(request: Request, network: Network, plan: Plan, ledger: Ledger) -> Iterator[tuple[Bed, Start]]:
+def _mustered(request: Request, network: Network, plan: Plan, ledger: Ledger) -> Iterator[tuple[NetnsBed, Start]]:
     """A bed round the hosts in which the ranks are already that report here."""
     hosts = {rank: host.name for host in network.hosts for rank in host.ranks if rank in plan.ranks}
     with called(hosts) as muster, NetnsBed(network, ledger, _fidelity(request), muster.namespaces) as bed:

@@ -82,7 +82,7 @@ def _graph(plan: RankPlan, tags: Mapping[int, int]) -> Graph:
     growing = Growing()
     for index, op in enumerate(plan.ops):
         if isinstance(op, Transfer):
-            growing.start(index, None if op.p2p else op.lane, partial(_messages, growing, op, tags[op.number]))
+            growing.start(index, op.lane if op.ordered else None, partial(_messages, growing, op, tags[op.number]))
         else:
             growing.go_on(op)
     return tuple(growing.nodes)

@@ -59,7 +59,7 @@ class Muster:
         """
         reported = self.ranks[plan.rank]
         with suppress(OSError):  # it died: the coordinator finds out
-            control.send(reported.control, control.Listen(dict(addresses), options.verify))
+            control.send(reported.control, control.Listen(dict(addresses), options.verify, options.rdma))
         return reported
 
 
@@ -120,7 +120,7 @@ def report(plan: RankPlan, channel: socket.socket) -> int:
     except EOFError:
         return 1  # it has given up, and says why
     assert isinstance(asked, control.Listen)
-    return run_rank(plan, asked.addresses, channel, WorkerOptions(verify=asked.verify))
+    return run_rank(plan, asked.addresses, channel, WorkerOptions(verify=asked.verify, rdma=asked.rdma))
 
 
 def reach(meeting: Path = MEETING, limit_s: float = LIMIT_S) -> socket.socket:

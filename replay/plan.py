@@ -11,12 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from replay.collectives.central import CENTRAL
 from replay.collectives.flat import SEND_RECV
 from replay.collectives.registry import choose, schedule_of
 from replay.collectives.schedule import Call, Schedule
+from replay.sending import Sending
 from traces.errors import TraceError
 from traces.program import (
     ROOTED,
+    UNORDERED,
     Collective,
     CollectiveKind,
     Communication,
@@ -71,6 +74,11 @@ class Transfer:
         return not isinstance(self.op, Collective)
 
     @property
+    def ordered(self) -> bool:
+        """Whether it waits for what its lane began before it."""
+        return not self.p2p and self.lane != UNORDERED
+
+    @property
     def schedule(self) -> Schedule:
         return schedule_of(self.call)
 
@@ -90,10 +98,11 @@ PlannedOp = Compute | Transfer | Wait | StepMark
 
 @dataclass(frozen=True, slots=True)
 class RankPlan:
-    """What one rank does, at the indices of its program."""
+    """What one rank does, at the indices of its program. Without `sending` the collectives of a lane run one at a time."""
 
     rank: int
     ops: tuple[PlannedOp, ...]
+    sending: Sending | None = None
 
     def streams(self) -> list[Stream]:
         """The connections it needs, sorted. Makes every schedule, so that none has to be made while time is measured."""
@@ -113,18 +122,13 @@ class Plan:
     ranks: Mapping[int, RankPlan]
 
 
-def lower(trace: Trace, *, algorithms: Mapping[str, str] | None = None, segment: int = DEFAULT_SEGMENT) -> Plan:
-    """Lowers every rank of `trace`.
+def lower(trace: Trace, *, segment: int = DEFAULT_SEGMENT) -> Plan:
+    """Lowers every rank of `trace`, each collective by its kind's default algorithm (`replay.choosing` has others).
 
-    `algorithms` maps a collective's kind to the name of its algorithm where the default is not wanted; `segment` is in
-    bytes. TraceError where ranks do not agree on what they do together: a rank that was not recorded, another kind or
-    size in the same place, a send without its receive. And for an operation of more than MOST_MESSAGES.
+    `segment` is in bytes. TraceError where ranks do not agree on what they do together: a rank that was not recorded,
+    another kind or size in the same place, a send without its receive. And for an operation of more than MOST_MESSAGES.
     """
-    wanted = dict(algorithms or {})
-    for kind in wanted:
-        if kind not in set(CollectiveKind):
-            raise TraceError(f"no collective is called {kind!r}", mend=f"known: {', '.join(CollectiveKind)}")
-    lowering = _Lowering(trace, {kind: choose(kind, wanted.get(kind)) for kind in CollectiveKind}, segment)
+    lowering = _Lowering(trace, segment)
     ranks = {rank: lowering.rank(program) for rank, program in sorted(trace.programs.items())}
     lowering.check()
     return Plan(ranks)
@@ -144,10 +148,9 @@ class _Meeting:
 class _Lowering:
     """Numbers the operations: the n-th collective of a group, and the n-th message of (group, tag, sender, receiver)."""
 
-    def __init__(self, trace: Trace, algorithms: Mapping[str, str], segment: int) -> None:
+    def __init__(self, trace: Trace, segment: int) -> None:
         self._programs = trace.programs
         self._groups = {group.id: group for group in trace.groups}
-        self._algorithms = algorithms
         self._segment = segment
         self._meetings: dict[tuple[object, ...], _Meeting] = {}
 
@@ -226,17 +229,19 @@ class _Lowering:
         send, recv = _splits(op, size, place) if op.kind is CollectiveKind.ALL_TO_ALL else ((), ())
         if op.kind in ROOTED and op.root not in group.ranks:
             raise TraceError(f"root {op.root} is not in group {group.name!r}", place=place)
+        served = group.served
         return Call(
             kind=op.kind,
-            algorithm=self._algorithms[op.kind],
+            algorithm=choose(op.kind, CENTRAL if served else None),
             size=size,
             me=group.ranks.index(rank),
             count=op.count,
             itemsize=op.dtype.itemsize,
-            segment=self._segment,
+            segment=served.partition if served else self._segment,
             root=group.ranks.index(op.root) if op.kind in ROOTED else -1,
             send_splits=send,
             recv_splits=recv,
+            window=served.window if served else 0,
         )
 
 

@@ -82,6 +82,9 @@ def fork(work: Callable[[socket.socket], int]) -> Process:
     try:
         ours.close()
         _die_with(parent)
+        signal.signal(
+            signal.SIGINT, signal.SIG_IGN
+        )  # Ctrl-C reaches all of a terminal's processes: the parent ends this one
         gc.disable()
         status = work(theirs)
     finally:

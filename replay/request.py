@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,20 @@ import msgspec
 
 from emulator.network import Network, from_dict
 from emulator.transport import NO_COSTS
-from replay.plan import Plan, lower
+from replay.choosing import with_algorithms
+from replay.plan import DEFAULT_SEGMENT, Plan, lower
 from replay.whatif.compute import scaled
-from replay.whatif.registry import apply
+from replay.whatif.registry import Scenario, apply
 from traces import archive
 from traces.checks import check, is_replayable
 from traces.errors import TraceError
-from traces.program import Trace
 from traces.steps import select
 
 GROUNDS = ("virtual", "host")
 BEDS = ("netns", "docker")
 FIDELITIES = ("auto", "packet", "burst")
+STALL_S = 900.0
+"""About what TCP takes to give a path up (tcp_retries2, tcp(7))."""
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,7 +33,9 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `network` is the resolved form (`emulator.network.to_dict`); `steps` is "A:B" or "" for all; `trace_hash` is that of the
     file's bytes; `image` is what a docker bed's containers are made of, "" for an empty one; `pcap` are the links that are
-    captured; `dilation` is by how much time is stretched while it runs, as in `replay.dilation`.
+    captured; `dilation` is by how much time is stretched while it runs, as in `replay.dilation`; `algorithms` are rules as in
+    `replay.choosers.rules`, `segment` the most bytes of a pipelined message; after `stall_s`
+    seconds of the run's own time in which nothing moves it is given up.
     """
 
     trace: str
@@ -45,6 +50,9 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     verify: bool = False
     pcap: tuple[str, ...] = ()
     dilation: str = "1"
+    algorithms: tuple[str, ...] = ()
+    segment: int = DEFAULT_SEGMENT
+    stall_s: float = STALL_S
 
     def resolved_network(self) -> Network:
         return from_dict(self.network)
@@ -58,8 +66,8 @@ def parse_steps(text: str, count: int) -> tuple[int, int]:
     return int(found[1] or 0), int(found[2] or count)
 
 
-def prepare(path: Path, what_if: tuple[str, ...], steps: str) -> tuple[Trace, list[str]]:
-    """The trace to replay, and what its what-ifs assume.
+def prepare(path: Path, what_if: tuple[str, ...], steps: str) -> Scenario:
+    """The job to replay, changed by its what-ifs, and what they assume.
 
     Raises:
         TraceError: the file can't be read, or replaying it would not be right; with the first reason.
@@ -84,13 +92,16 @@ def prepare(path: Path, what_if: tuple[str, ...], steps: str) -> tuple[Trace, li
 
 def not_applied(network: Network) -> tuple[str, ...]:
     """What the network asks for that a replay can't do yet, and what it does in its place; nothing where it can."""
-    said = ["rdma is not applied yet: kernel TCP carries all"] if network.transport == "rdma" else []
+    said: list[str] = []
     if network.costs != NO_COSTS:
         said.append("host costs are not applied yet: in virtual time CPU work is free")
     return tuple(said)
 
 
 def plan_of(request: Request) -> Plan:
-    """The plan that the request asks for, dilated."""
-    trace, _ = prepare(Path(request.trace), request.what_if, request.steps)
-    return lower(scaled(trace, Fraction(request.dilation)))
+    """The plan that the request asks for, dilated. Algorithms are chosen for the network as it is: all of it is dilated alike."""
+    scenario = prepare(Path(request.trace), request.what_if, request.steps)
+    plan = lower(scaled(scenario.trace, Fraction(request.dilation)), segment=request.segment)
+    if request.algorithms:
+        plan, _ = with_algorithms(plan, request.algorithms, request.resolved_network())
+    return Plan({rank: replace(own, sending=scenario.sending) for rank, own in plan.ranks.items()})

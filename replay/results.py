@@ -3,8 +3,12 @@
     run.json     the request (enough to run it again), the machine it ran on, how it ended, and the summary
     steps.csv    a row a step, written as the steps end: when the last rank passed its mark, and what it waited for the network
     ops.npz      a row an operation of every rank: when it was issued, began and ended
-    links.csv    a row a direction of a link: packets, bytes, drops
+    links.csv    a row a direction of a link: packets, bytes, drops, marks, utilisation, its queue's peak
+    collectives.csv  a row a kind, group and size of operation: its times, algorithm and bus bandwidth (nccl-tests)
+    critical.json  what holds the steps, and the step without each (`replay.critical`)
+    timeline.json  what each rank did when, for ui.perfetto.dev
     flows.csv    a row an end of a TCP connection: TCP_INFO when the run ended
+    truth.json   what was seen of the machine, on `host` only (`replay.truth`)
     traffic.csv  a row a pair of hosts of each entry of the background traffic, where there is some
     LINK.pcap    the packets that left a link, where they were captured (replay.capture says which and when)
     totals.json  sums over links, flows and ranks, for the summary
@@ -17,23 +21,20 @@ request gives the same bytes. A run whose command was killed stays "running".
 from __future__ import annotations
 
 import csv
-import io
-import zipfile
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Literal
 
 import msgspec
-import numpy as np
 
-from emulator.beds.bed import LinkCounters
 from replay import control
-from replay.coordinator import Measurement
+from replay.critical import Holder
 from replay.ideal import step_times
-from replay.plan import Plan, Transfer
 from replay.request import Request
-from traces.program import Collective, op_bytes
+from replay.statistics import describe
+from replay.truth import Evidence
+from traces.errors import TraceError
 
 FORMAT = 1
 STEP_COLUMNS = ("step", "end_ns", "step_ns", "exposed_mean_ns", "exposed_max_ns")
@@ -43,22 +44,32 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip can hold: no clock of 
 class Summary(msgspec.Struct, frozen=True):
     """What the table shows. Times in ns; `recorded_step_ns` is 0 where the recording has no times.
 
-    The 95th percentile lies linearly between the two steps round it.
+    All is of the steps behind the `warmup_steps` first of the `steps` that ended; `replay.statistics` says how they are found,
+    and what median, 95th percentile and the 95 % interval of the mean are. Drops, marks and retransmissions are of the whole run,
+    None where it was stopped. `held`: of each
+    kind of what is on the critical path, the one that takes most of it.
     """
 
     steps: int
+    warmup_steps: int
     step_mean_ns: float
+    step_low_ns: float
+    step_high_ns: float
+    step_median_ns: float
     step_p95_ns: float
     exposed_mean_ns: float
     recorded_step_ns: float
     ideal_step_ns: float
-    drops: int
-    retransmits: int
+    drops: int | None
+    marks: int | None
+    retransmits: int | None
     verified: int
+    held: tuple[Holder, ...] = ()
 
 
 class Run(msgspec.Struct, frozen=True):
-    """`run.json`. `kernel` says which kernel and clock measured; `assumed` what the what-ifs and the network assume."""
+    """`run.json`. `kernel` says which kernel and clock measured; `assumed` what the what-ifs and the network assume;
+    `doubts` why the run can't be trusted: what `replay.truth` says of the machine that it was made on."""
 
     format: int
     tracebed: str
@@ -67,8 +78,9 @@ class Run(msgspec.Struct, frozen=True):
     kernel: dict[str, str]
     fidelity: str
     assumed: tuple[str, ...]
-    status: Literal["running", "complete", "failed"]
+    status: Literal["running", "complete", "stopped", "failed"]
     error: str = ""
+    doubts: tuple[str, ...] = ()
     summary: Summary | None = None
 
 
@@ -117,79 +129,67 @@ class RunFolder:
         return tuple(sum(one.exposed_ns for one in passed.values()) / len(passed) for passed in done)
 
 
-def write_measurement(folder: Path, plan: Plan, measured: Measurement) -> None:
-    """Write what only the end of a run can give: operations, links, flows, traffic; and totals for the summary."""
-    _write_operations(folder / "ops.npz", plan, measured.results)
-    _write_rows(folder / "links.csv", [field.name for field in fields(LinkCounters)], map(asdict, measured.links))
-    flows = [msgspec.structs.asdict(flow) for _, result in sorted(measured.results.items()) for flow in result.flows]
-    _write_rows(folder / "flows.csv", [field.name for field in msgspec.structs.fields(control.Flow)], flows)
-    if measured.traffic:
-        columns = [field.name for field in msgspec.structs.fields(control.Carried)]
-        _write_rows(folder / "traffic.csv", columns, map(msgspec.structs.asdict, measured.traffic))
-    totals = {
-        "drops": sum(link.drops for link in measured.links),
-        "retransmits": sum(int(flow["retransmits"]) for flow in flows),
-        "verified": sum(result.verified for result in measured.results.values()),
-    }
-    (folder / "totals.json").write_bytes(msgspec.json.encode(totals) + b"\n")
+def read_run(folder: Path) -> Run:
+    """What `run.json` says. Raises TraceError where there is none that can be read."""
+    path = folder / "run.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Run)
+    except FileNotFoundError:
+        raise TraceError("is no run folder: it has no run.json", file=folder) from None
+    except msgspec.MsgspecError as error:
+        raise TraceError(f"is no run of this version: {error}", file=path) from None
 
 
 def read_totals(folder: Path) -> dict[str, int]:
-    """`drops`, `retransmits` and `verified` of a run that came to its end."""
+    """`drops`, `marks`, `retransmits` and `verified` of a run that came to its end."""
     return msgspec.json.decode((folder / "totals.json").read_bytes(), type=dict[str, int])
 
 
+def read_evidence(folder: Path) -> Evidence:
+    """What was seen of the machine in a run in real time that came to its end."""
+    return msgspec.json.decode((folder / "truth.json").read_bytes(), type=Evidence)
+
+
+def read_holders(folder: Path) -> tuple[Holder, ...]:
+    """What is on the critical path of a run: kind by kind, most first. Raises TraceError where it did not come to its end."""
+    try:
+        return msgspec.json.decode((folder / "critical.json").read_bytes(), type=tuple[Holder, ...])
+    except FileNotFoundError:
+        mend = "run.json says how it ended"
+        raise TraceError("did not come to its end, so what holds it is not known", file=folder, mend=mend) from None
+
+
 def summarise(
-    folder: RunFolder, recorded: tuple[int, ...], ideal: tuple[int, ...], totals: Mapping[str, int]
+    folder: RunFolder,
+    recorded: tuple[int, ...],
+    ideal: tuple[int, ...],
+    totals: Mapping[str, int] = MappingProxyType({}),
+    found: Sequence[Holder] = (),
 ) -> Summary:
-    """The summary of a run that came to its end; `recorded` and `ideal` are step times in ns."""
+    """The summary of a run of which one step ended at least; `recorded` and `ideal` are step times in ns.
+
+    `totals` and `found`, as `read_totals` and `read_holders` give them, are there where it came to its end.
+    """
     steps = folder.step_ns()
+    said = describe(steps)
     return Summary(
         steps=len(steps),
-        step_mean_ns=float(np.mean(steps)),
-        step_p95_ns=float(np.percentile(steps, 95)),
-        exposed_mean_ns=float(np.mean(folder.exposed_ns())),
-        recorded_step_ns=float(np.mean(recorded)) if recorded else 0.0,
-        ideal_step_ns=float(np.mean(ideal)),
-        drops=totals["drops"],
-        retransmits=totals["retransmits"],
-        verified=totals["verified"],
+        warmup_steps=said.warmup,
+        step_mean_ns=said.mean_ns,
+        step_low_ns=said.low_ns,
+        step_high_ns=said.high_ns,
+        step_median_ns=said.median_ns,
+        step_p95_ns=said.p95_ns,
+        exposed_mean_ns=_mean(folder.exposed_ns()[said.warmup :]),
+        recorded_step_ns=_mean(recorded[said.warmup :]),
+        ideal_step_ns=_mean(ideal[said.warmup :]),
+        drops=totals.get("drops"),
+        marks=totals.get("marks"),
+        retransmits=totals.get("retransmits"),
+        verified=totals.get("verified", 0),
+        held=tuple({holder.kind: holder for holder in reversed(found)}.values())[::-1],
     )
 
 
-def _write_rows(path: Path, columns: list[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def _write_operations(path: Path, plan: Plan, results: Mapping[int, control.Result]) -> None:
-    """`rank`, `op` (index in the rank's program), `kind`, `group`, `bytes` (of the call), `issued`, `began`, `ended` in ns."""
-    rows: list[tuple[int, int, str, int, int]] = []
-    times: dict[str, list[int]] = {"issued": [], "began": [], "ended": []}
-    for rank, result in sorted(results.items()):
-        measured = {name: np.frombuffer(getattr(result, name), dtype=np.int64) for name in times}
-        for index, planned in enumerate(plan.ranks[rank].ops):
-            if isinstance(planned, Transfer):
-                op = planned.op
-                kind = op.kind.value if isinstance(op, Collective) else type(op).__name__.lower()
-                rows.append((rank, index, kind, op.group, op_bytes(op)))
-            else:
-                rows.append((rank, index, type(planned).__name__.lower(), -1, 0))
-            for name, column in times.items():
-                column.append(int(measured[name][index]))
-    rank_, op_, kind_, group_, bytes_ = zip(*rows, strict=True) if rows else ((),) * 5
-    columns: dict[str, np.ndarray[Any, Any]] = {
-        "rank": np.array(rank_, np.int32),
-        "op": np.array(op_, np.int32),
-        "kind": np.array(kind_, np.str_),
-        "group": np.array(group_, np.int32),
-        "bytes": np.array(bytes_, np.int64),
-        **{name: np.array(column, np.int64) for name, column in times.items()},
-    }
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, values in columns.items():
-            buffer = io.BytesIO()
-            np.lib.format.write_array(buffer, values, allow_pickle=False)
-            archive.writestr(zipfile.ZipInfo(f"{name}.npy", _EPOCH), buffer.getvalue())
+def _mean(times: Sequence[float]) -> float:
+    return sum(times) / len(times) if times else 0.0

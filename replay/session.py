@@ -12,17 +12,20 @@ import msgspec
 
 from emulator import buckets
 from emulator.ledger import Ledger
-from emulator.network import Network, load, to_dict
+from emulator.network import Network, to_dict
 from emulator.shaping import choose_fidelity
 from replay import control
 from replay.capture import check_links
+from replay.choosing import with_algorithms
 from replay.dilation import read_dilation, statement
 from replay.execute import Said, Up
 from replay.grounds import GROUNDS, describe_kernel
 from replay.ideal import ideal_step_ns
-from replay.plan import lower
-from replay.request import Request, not_applied, prepare
-from replay.results import FORMAT, Run, RunFolder, read_totals, summarise
+from replay.plan import DEFAULT_SEGMENT, lower
+from replay.request import STALL_S, Request, not_applied, prepare
+from replay.results import FORMAT, Run, RunFolder, read_evidence, read_holders, read_totals, summarise
+from replay.seats import load_seated
+from replay.truth import doubts
 from traces import archive
 from traces.errors import TraceError
 from traces.program import Trace
@@ -49,14 +52,15 @@ def read_job(path: Path, what_if: Sequence[str] = (), steps: str = "") -> Job:
     Raises:
         TraceError: it can't be read, or can't be replayed.
     """
-    trace, assumed = prepare(path, tuple(what_if), steps)
+    scenario = prepare(path, tuple(what_if), steps)
+    trace = scenario.trace
     return Job(
         path=path,
         trace_hash=archive.trace_hash(path),
         what_if=tuple(what_if),
         steps=steps,
         trace=trace,
-        assumed=tuple(assumed),
+        assumed=scenario.assumed,
         ideal_step_ns=ideal_step_ns(lower(trace)),
         recorded_step_ns=recorded_step_ns(trace),
     )
@@ -74,19 +78,26 @@ def replay(
     verify: bool = False,
     pcap: Sequence[str] = (),
     dilation: str = "1",
+    algorithms: Sequence[str] = (),
+    segment: int = DEFAULT_SEGMENT,
+    stall_s: float = STALL_S,
     command: Sequence[str] = (),
     say: Callable[[Said], None] = lambda said: None,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> Run:
     """Replay `job` on `network`, leave the run in `folder`, and return what `run.json` says then; `pcap`: links to capture;
-    `dilation`: as in `replay.dilation`.
+    `dilation`: as in `replay.dilation`; `algorithms`: rules as in `replay.choosers.rules`; `segment`: the most bytes of a
+    pipelined message; `stall_s`: as `Request` has it.
 
-    The folder keeps what was measured also where the run fails.
+    The folder keeps what was measured also where the run fails, or its user stops it. Then `is_stopped`, which is asked when
+    it breaks off, is true, and what there is of the run is returned.
 
     Raises:
         TraceError, NetworkError, MachineError, BedError: as their names say.
     """
     check_links(network, pcap)
     factor = read_dilation(dilation, ground)
+    _, chosen = with_algorithms(lower(job.trace, segment=segment), algorithms, network) if algorithms else (None, ())
     run = Run(
         format=FORMAT,
         tracebed=_version(),
@@ -104,13 +115,16 @@ def replay(
             verify=verify,
             pcap=tuple(pcap),
             dilation=dilation,
+            algorithms=tuple(algorithms),
+            segment=segment,
+            stall_s=stall_s,
         ),
         kernel=describe_kernel(ground),
         fidelity=fidelity if fidelity != "auto" else choose_fidelity(network),
-        assumed=(*job.assumed, *([statement(factor)] if factor != 1 else []), *not_applied(network)),
+        assumed=(*job.assumed, *([statement(factor)] if factor != 1 else []), *not_applied(network), *chosen),
         status="running",
     )
-    results = RunFolder(folder, job.trace.programs)
+    results = RunFolder(folder, job.trace.workers)
     results.write_run(run)
 
     def listen(said: Said) -> None:
@@ -125,17 +139,27 @@ def replay(
         with Ledger(uuid.uuid4().hex[:8]) as ledger:
             GROUNDS[ground](run.request, folder.resolve(), ledger, listen)
     except BaseException as error:
-        results.write_run(msgspec.structs.replace(run, status="failed", error=str(error) or type(error).__name__))
-        raise
-    summary = summarise(results, job.recorded_step_ns, job.ideal_step_ns, read_totals(folder))
-    done = msgspec.structs.replace(run, status="complete", summary=summary)
+        if not is_stopped() and not isinstance(error, KeyboardInterrupt):
+            results.write_run(msgspec.structs.replace(run, status="failed", error=str(error) or type(error).__name__))
+            raise
+        ended = len(results.step_ns())
+        text = f"after {ended} of {job.trace.step_count} steps"
+        summary = summarise(results, job.recorded_step_ns, job.ideal_step_ns) if ended else None
+        run = msgspec.structs.replace(run, status="stopped", error=text, summary=summary)
+        results.write_run(run)
+        if not is_stopped():
+            raise
+        return run
+    summary = summarise(results, job.recorded_step_ns, job.ideal_step_ns, read_totals(folder), read_holders(folder))
+    why = doubts(read_evidence(folder)) if ground == "host" else ()
+    done = msgspec.structs.replace(run, status="complete", summary=summary, doubts=why)
     results.write_run(done)
     return done
 
 
 def load_network(name: str, job: Job, settings: dict[str, str]) -> Network:
     """The network for the job's ranks. Raises NetworkError."""
-    return load(name, ranks=job.trace.world_size, overrides=settings)
+    return load_seated(name, job.trace, settings)
 
 
 def new_folder(base: Path, job: Job, network: Network) -> Path:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import socket
 import time
 from array import array
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TypeVar
 
 from emulator.errors import BedError
@@ -19,10 +21,18 @@ from replay.engine import NEVER, Action, Engine, PostRecv, SetTimer, StartSend, 
 from replay.payload import Verified
 from replay.plan import RankPlan, Stream
 from replay.process import Process, fork
+<<<<<<< HEAD
 from replay.transports.alarms import Act, Alarms
 from replay.transports.events import ControlReady, Received, Sent
 from replay.transports.tcp import TcpTransport
 from replay.transports.tcp_options import TcpOptions
+=======
+from replay.sending import UNSENT
+from replay.transports.events import ControlReady, Received, Sent
+from replay.transports.rdma.settings import RdmaOptions
+from replay.transports.rdma.transport import RdmaTransport
+from replay.transports.tcp import PeerLostError, TcpOptions, TcpTransport
+>>>>>>> integrate
 
 Clock = Callable[[], int]
 Wanted = TypeVar("Wanted", bound=control.FromCoordinator)
@@ -35,13 +45,22 @@ def monotonic() -> int:
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
+<<<<<<< HEAD
     """`verify`: send real tensors and compare every element. `costs`: what the rank's host takes besides the wire, None for
     nothing. `setup` runs first in a forked process: it enters the rank's host.
+=======
+    """`verify`: send real tensors and compare every element. `setup` runs first in a forked process: it enters the
+    rank's host. `rdma`: what its connections are where they are not TCP's.
+>>>>>>> integrate
     """
 
     verify: bool = False
     tcp: TcpOptions = field(default_factory=TcpOptions)
+<<<<<<< HEAD
     costs: RankCosts | None = None
+=======
+    rdma: RdmaOptions | None = None
+>>>>>>> integrate
     setup: Callable[[], None] | None = None
 
 
@@ -89,30 +108,67 @@ def _run(
     clock: Clock,
 ) -> None:
     payload = Verified(plan) if options.verify else None
+<<<<<<< HEAD
     with TcpTransport(
         plan.rank, plan.streams(), addresses, options.tcp, keep=options.verify, costs=options.costs, clock=clock
     ) as transport:
+=======
+    with _transport(plan, addresses, options) as transport:
+        transport.watch(channel)
+>>>>>>> integrate
         control.send(channel, control.Listening(plan.rank))
         _expect(channel, control.Connect)
         transport.connect()
         control.send(channel, control.Ready(plan.rank))
+        transport.settle()
         begin = _expect(channel, control.Go).at_ns
-        transport.watch(channel)
         engine = Engine(plan, payload)
+<<<<<<< HEAD
         _Driver(engine, transport, channel, clock, options.costs).run(begin)
+=======
+        driver = _Driver(engine, transport, channel, clock)
+        cpu, delayed = _on_processor()
+        try:
+            driver.run(begin)
+        except PeerLostError as error:
+            raise PeerLostError(f"{error}; {engine.blocked()}") from error
+        lasted, now_cpu, now_delayed = clock() - begin, *_on_processor()
+>>>>>>> integrate
         records = engine.records
         result = control.Result(
             rank=plan.rank,
-            finished_ns=clock() - begin,
+            finished_ns=lasted,
             issued=_relative(records.issued, begin),
             began=_relative(records.began, begin),
             ended=_relative(records.ended, begin),
             flows=transport.flows(),
             verified=0 if payload is None else payload.checked,
+            messages=_since(records.messages, begin),
+            strain=control.Strain(lasted, now_cpu - cpu, now_delayed - delayed, driver.late_ns),
         )
         control.send(channel, result)
+        transport.settle()
         while not isinstance(message := control.from_coordinator(channel), control.Bye):
-            _answer(message, channel, engine)
+            driver.answer(message)
+            transport.settle()
+
+
+def _on_processor() -> tuple[int, int]:
+    """How long this process has had a processor, and has waited for one (proc(5), schedstat; 0 without), in ns."""
+    try:
+        _, delayed, _ = Path("/proc/self/schedstat").read_text().split()
+    except FileNotFoundError:
+        delayed = "0"
+    return time.process_time_ns(), int(delayed)
+
+
+def _transport(
+    plan: RankPlan, addresses: Mapping[int, tuple[str, int]], options: WorkerOptions
+) -> TcpTransport | RdmaTransport:
+    if options.rdma is None:
+        tcp = options.tcp if plan.sending is None else replace(options.tcp, unsent=UNSENT, ahead=True)
+        return TcpTransport(plan.rank, plan.streams(), addresses, tcp, keep=options.verify)
+    return RdmaTransport(plan.rank, plan.streams(), addresses, options.rdma, keep=options.verify)
 
 
 def _expect(channel: socket.socket, wanted: type[Wanted]) -> Wanted:
@@ -126,17 +182,22 @@ class _Driver:
     """Carries actions from the engine to the transport, and events back, each when the rank's threads have handled it."""
 
     def __init__(
+<<<<<<< HEAD
         self,
         engine: Engine,
         transport: TcpTransport,
         channel: socket.socket,
         clock: Clock,
         costs: RankCosts | None = None,
+=======
+        self, engine: Engine, transport: TcpTransport | RdmaTransport, channel: socket.socket, clock: Clock
+>>>>>>> integrate
     ) -> None:
         self.engine = engine
         self._transport = transport
         self._channel = channel
         self._clock = clock
+<<<<<<< HEAD
         self._handling = Handling(costs) if costs else None
         self._alarms = Alarms(transport.set_timer)
         self._posted: dict[tuple[Stream, int], PostRecv] = {}
@@ -147,23 +208,50 @@ class _Driver:
         self._begin = begin
         engine = self.engine
         self._alarms.add(begin, lambda now: self._do(engine.start(begin), now))
+=======
+        self.late_ns = 0
+        self._begin = self._due = 0
+        self._computing = True  # until Go
+        self._started, self._posted, self._received = (Counter[Stream]() for _ in range(3))
+
+    def run(self, begin: int) -> None:
+        """From `begin` until the program has ended."""
+        self._begin = self._due = begin
+        engine, started = self.engine, False
+        self._transport.set_timer(begin)
+>>>>>>> integrate
         while not engine.finished:
             events = self._transport.wait()
             now = self._clock()
             for event in events:
                 if isinstance(event, Received):
+<<<<<<< HEAD
                     self._came(event, now)
+=======
+                    self._received[event.stream] += 1
+                    self._do(engine.received(event.stream, event.key, now))
+>>>>>>> integrate
                 elif isinstance(event, Sent):
                     self._do(engine.sent(event.stream, event.key, now), now)
                 elif isinstance(event, ControlReady):
+<<<<<<< HEAD
                     _answer(control.from_coordinator(self._channel), self._channel, engine)
                 else:
                     self._alarms.ring(now)
+=======
+                    self.answer(control.from_coordinator(self._channel))
+                else:
+                    self.late_ns += now - self._due
+                    self._computing = False
+                    self._do(engine.timer(now) if started else engine.start(begin))
+                    started = True
+>>>>>>> integrate
 
     def _do(self, actions: list[Action], now: int) -> None:
         transport, engine = self._transport, self.engine
         for action in actions:
             if isinstance(action, StartSend):
+<<<<<<< HEAD
                 self._send(action, now)
             elif isinstance(action, PostRecv):
                 if self._handling:
@@ -171,6 +259,16 @@ class _Driver:
                 transport.post(action.stream, action.key, action.nbytes, action.data)
             elif isinstance(action, SetTimer):
                 self._alarms.add(action.at_ns, lambda late: self._do(engine.timer(late), late))
+=======
+                self._started[action.stream] += 1
+                transport.send(action.stream, action.key, action.nbytes, action.data)
+            elif isinstance(action, PostRecv):
+                self._posted[action.stream] += 1
+                transport.post(action.stream, action.key, action.nbytes, action.data)
+            elif isinstance(action, SetTimer):
+                self._computing, self._due = True, action.at_ns
+                transport.set_timer(action.at_ns)
+>>>>>>> integrate
             elif isinstance(action, StepDone):
                 at = action.at_ns - self._begin
                 control.send(self._channel, control.Progress(engine.rank, action.step, at, action.exposed_ns))
@@ -197,11 +295,23 @@ class _Driver:
         else:
             act(now)
 
+    def answer(self, message: control.FromCoordinator) -> None:
+        """Says what this rank waits for, and what has moved."""
+        engine = self.engine
+        if not isinstance(message, control.Ask):
+            raise BedError(f"rank {engine.rank}: expected Ask from the coordinator, got {type(message).__name__}")
+        moved = tuple(
+            control.Connection(*stream, self._started[stream], self._posted[stream], self._received[stream])
+            for stream in sorted(self._started.keys() | self._posted.keys())
+        )
+        status = control.Status(engine.rank, engine.blocked(), self._computing, engine.finished, moved)
+        control.send(self._channel, status)
 
-def _answer(message: control.FromCoordinator, channel: socket.socket, engine: Engine) -> None:
-    if not isinstance(message, control.Ask):
-        raise BedError(f"rank {engine.rank}: expected Ask from the coordinator, got {type(message).__name__}")
-    control.send(channel, control.Status(engine.rank, engine.blocked()))
+
+def _since(messages: array[int], begin: int) -> bytes:
+    """`Records.messages`, whose every third number is a time, with times that count from `begin`."""
+    messages[2::3] = array("q", [at - begin for at in messages[2::3]])
+    return messages.tobytes()
 
 
 def _relative(times: array[int], begin: int) -> bytes:

@@ -6,13 +6,16 @@ import gzip
 import hashlib
 import tarfile
 import tempfile
-import zlib
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import IO, cast
+
+from isal import igzip, isal_zlib
 
 from traces.errors import TraceError
 
@@ -20,6 +23,7 @@ from traces.errors import TraceError
 MAX_FILE_BYTES = 4 << 30
 HEAD_BYTES = 1 << 14
 _BLOCK_BYTES = 1 << 20
+_AHEAD = 2
 _GZIP = b"\x1f\x8b"
 _PLAIN = (".json", ".jsonl", ".tar", ".goal", ".et", ".txt", ".log", ".csv", ".pcap", ".pcapng", ".pkl", ".pickle")
 _READABLE = (*_PLAIN, *(f"{plain}.gz" for plain in _PLAIN), ".tgz")
@@ -51,13 +55,16 @@ class Stream:
             self.head += block
 
     def blocks(self) -> Iterator[bytes]:
-        """All of it, in order. Raises TraceError, OSError."""
+        """All of it, in order; it is read, unpacked and hashed in a thread of its own. Raises TraceError, OSError."""
+        return _ahead(self._hashed())
+
+    def _hashed(self) -> Iterator[bytes]:
         for block in chain([self.head], self._rest):
             self._hash.update(block)
             yield block
 
     def sha256(self) -> str:
-        """Of what `blocks` gave."""
+        """Of what `blocks` gave, once it has given all."""
         return self._hash.hexdigest()
 
     def whole(self) -> Opened:
@@ -104,6 +111,15 @@ def _open(path: Path, *, is_named: bool) -> Iterator[Stream]:
         yield stream
 
 
+def _ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """The blocks, taken a few ahead in a thread."""
+    with ThreadPoolExecutor(1) as reader:
+        taken = deque(reader.submit(next, blocks, b"") for _ in range(_AHEAD))
+        while block := taken.popleft().result():
+            taken.append(reader.submit(next, blocks, b""))
+            yield block
+
+
 @contextmanager
 def _unpacked(file: IO[bytes]) -> Iterator[IO[bytes]]:
     is_packed = file.read(len(_GZIP)) == _GZIP
@@ -111,7 +127,7 @@ def _unpacked(file: IO[bytes]) -> Iterator[IO[bytes]]:
     if not is_packed:
         yield file
         return
-    with gzip.GzipFile(fileobj=file) as plain:
+    with igzip.IGzipFile(fileobj=file) as plain:  # type: ignore[no-untyped-call]
         yield cast(IO[bytes], plain)
 
 
@@ -123,7 +139,7 @@ def _blocks(file: IO[bytes], path: Path) -> Iterator[bytes]:
             if total > MAX_FILE_BYTES:
                 raise TraceError(f"unpacks to more than {MAX_FILE_BYTES} bytes", file=path)
             yield block
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except (EOFError, gzip.BadGzipFile, isal_zlib.error) as error:  # type: ignore[misc]
         raise TraceError(f"the gzip is damaged or cut: {error}", file=path, mend="copy the file again") from error
 
 

@@ -159,15 +159,34 @@ Op = Compute | Collective | Send | Recv | Wait | StepMark
 Communication = Collective | Send | Recv
 
 
+UNORDERED = -1
+"""The lane of groups whose operations do not wait for each other; what they send to one rank still keeps its order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """How the last rank of a group serves the others: every collective goes through it, in messages of `partition` bytes.
+
+    A rank has at most `window` bytes of an operation under way, sent and not yet answered; 0 is no limit.
+    """
+
+    partition: int
+    window: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A process group: `ranks` are global, in group order. Groups with the same `lane` run their operations one at a time."""
+    """A process group: `ranks` are global, in group order. Groups with the same `lane` run their operations one at a time.
+
+    `served` is in groups that a what-if makes, never in a file.
+    """
 
     id: int
     name: str
     ranks: tuple[int, ...]
     lane: int
     description: str = ""
+    served: Serving | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +195,16 @@ class Program:
 
     rank: int
     ops: tuple[Op, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where a server is: on the host of rank `beside`, or (-1) on a host of its own, which may be `in_switch`: a part of the
+    switch that it hangs on.
+    """
+
+    beside: int = -1
+    in_switch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +238,7 @@ class Trace:
 
     `findings` are what the importer met or assumed; `traces.checks.check` adds what can be seen from the programs themselves.
     `clock_residual_ns` is, per rank, the worst distance left between its collective ends and the others' after alignment.
+    `servers` are ranks that a what-if adds, never in a file: they serve the others, the workers, and mark no steps.
     """
 
     world_size: int
@@ -220,6 +250,12 @@ class Trace:
     hosts: Mapping[int, str] = field(default_factory=dict)
     clock_residual_ns: Mapping[int, int] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)
+    servers: Mapping[int, Seat] = field(default_factory=dict)
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """The ranks that train, sorted."""
+        return tuple(sorted(self.programs.keys() - self.servers.keys()))
 
 
 def op_bytes(op: Communication) -> int:

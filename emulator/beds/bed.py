@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from emulator.events import Change
@@ -29,6 +29,23 @@ class LinkCounters:
     overlimits: int
     backlog_bytes: int
     marks: int
+
+    def since(self, earlier: LinkCounters) -> LinkCounters:
+        """What was counted after `earlier`, of the same direction."""
+        counted = ("packets", "bytes", "drops", "overlimits", "marks")
+        return replace(self, **{name: getattr(self, name) - getattr(earlier, name) for name in counted})
+
+
+class Queues(Protocol):
+    """Reads what waits in the queues of a bed that is up."""
+
+    def read(self) -> list[int]:
+        """Bytes in the queue of each direction, in the order of the bed's counters."""
+        ...
+
+    def close(self) -> None:
+        """Give back what reading takes."""
+        ...
 
 
 class Bed(Protocol):
@@ -59,6 +76,10 @@ class Bed(Protocol):
 
     def counters(self) -> tuple[LinkCounters, ...]:
         """What each direction of each link has carried and dropped."""
+        ...
+
+    def queues(self) -> Queues:
+        """What waits in the links, to be read again and again."""
         ...
 
     def apply(self, change: Change) -> None:

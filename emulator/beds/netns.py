@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -16,7 +17,7 @@ from typing import Self
 
 from emulator import qdisc, wire
 from emulator.beds import routing
-from emulator.beds.bed import LinkCounters
+from emulator.beds.bed import LinkCounters, Queues
 from emulator.buckets import bucket, check_changes
 from emulator.errors import BedError
 from emulator.events import WAYS, Change, Course, Way, direction_of, possible
@@ -35,6 +36,7 @@ from emulator.shaping import (
     derived_seed,
     needs_of,
     nic,
+    rdma_nic,
     stages,
 )
 from emulator.trials import has_netem
@@ -123,6 +125,10 @@ class NetnsBed:
                 for (name, way), carriers in self._carriers.items()
             )
 
+    def queues(self) -> Queues:
+        with inside(self._names[_WIRES]):
+            return _Queues(Netlink(), tuple(carriers[0] for carriers in self._carriers.values()))
+
     def apply(self, change: Change) -> None:
         key, after = (change.link, change.way), change.direction
         _, link = self._links[change.link]
@@ -156,7 +162,8 @@ class NetnsBed:
         return bucket(link.name, direction, link.mtu, self.fidelity)
 
     def _card(self, leaving: Direction, mtu: int) -> Stage | None:
-        card = nic(leaving, mtu)
+        rdma = self.network.transport == "rdma"
+        card = rdma_nic(leaving, mtu, self.fidelity) if rdma else nic(leaving, mtu)
         return card.outer if card and not self.exact else card  # such a kernel may have no fq either
 
     def _is_exact(self) -> bool:
@@ -281,6 +288,21 @@ class NetnsBed:
         if self.network.tcp.buffer is not None:
             return int(self.network.tcp.buffer)
         return max(floor, 2 * self._in_flight)
+
+
+@dataclass(frozen=True, slots=True)
+class _Queues:
+    """`netlink`: of the namespace of the wires. `first`: each direction's first carrier, which has its queue."""
+
+    netlink: Netlink
+    first: tuple[int, ...]
+
+    def read(self) -> list[int]:
+        found = self.netlink.backlogs()
+        return [found.get(carrier, 0) for carrier in self.first]
+
+    def close(self) -> None:
+        self.netlink.close()
 
 
 def _ends(link: Link, way: Way) -> tuple[str, str]:

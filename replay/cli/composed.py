@@ -14,7 +14,7 @@ import msgspec
 
 from emulator.namespace import writable_settings
 from replay.cli.main import guarded
-from replay.cli.replay import show
+from replay.cli.table import show
 from replay.compose import FOLDER, REQUEST, RUNS
 from replay.muster import reach, report
 from replay.plan import RankPlan
@@ -37,7 +37,7 @@ def _lead() -> int:
     finally:
         _leave_to_owner(folder)
     show(job, [(folder.relative_to(FOLDER), run)])
-    return 0
+    return int(bool(run.doubts))
 
 
 def _take_part(ranks: Sequence[int]) -> int:

@@ -29,6 +29,10 @@ COMMANDS = {
     "scale": ("replay.cli.scale", "Make a recorded job larger, smaller or longer, or take names out of it."),
     "network": ("replay.cli.network", "Show networks and profiles as they are resolved."),
     "replay": ("replay.cli.replay", "Run a trace on emulated networks and measure the step time."),
+    "why": (
+        "replay.cli.why",
+        "Say what holds the steps of a run: the critical path, and the step without each part of it.",
+    ),
     "compose": ("replay.cli.compose", "Write a compose file that runs a trace on a network, in containers."),
     "bed": ("replay.cli.bed", "Keep networks up as test beds, probe them, run commands on their hosts."),
     "kernel": ("replay.cli.kernel", "Build the lab kernel, or say where it is."),

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replay.cli.options import FIDELITY, STEPS, VERIFY
-from replay.request import BEDS
+from replay.cli.options import FIDELITY, STEPS, VERIFY, list_algorithms
+from replay.cli.what_ifs import list_what_ifs
+from replay.request import BEDS, STALL_S
 
 if TYPE_CHECKING:
     from threading import Event
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     multiple=True,
     required=True,
     metavar="NET",
-    help="A network file or a profile; more than once.",
+    help="A network file or a profile; more than once, or several with commas between.",
 )
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set a key of every network, by its dotted path."
@@ -41,7 +42,26 @@ if TYPE_CHECKING:
     "what_if",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Change the job first: compute=0.1 or compute=128ms.",
+    is_eager=True,
+    callback=list_what_ifs,
+    help="Change the job first, as in compute=0.1; more than once, in turn. `list` shows all there are.",
+)
+@click.option(
+    "--algorithm",
+    "algorithms",
+    multiple=True,
+    metavar="[KIND=]NAME[:WHERE]",
+    is_eager=True,
+    callback=list_algorithms,
+    help="How collectives run: auto, nccl, gloo, mpi or an algorithm's name, for all or for one kind; WHERE is 64KiB..1MiB, "
+    "ranks=8.. or both. More than once, the last that fits wins. `list` shows all.",
+)
+@click.option(
+    "--segment",
+    default="1 MiB",
+    show_default=True,
+    metavar="SIZE",
+    help="The most that a pipelined message of a collective holds.",
 )
 @STEPS
 @click.option(
@@ -80,6 +100,15 @@ if TYPE_CHECKING:
     metavar="K",
     help="With --on host: run job and network K times slower, for rates that this machine can't carry.",
 )
+@click.option(
+    "--stall",
+    "stall_s",
+    type=click.FloatRange(0, min_open=True),
+    default=STALL_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="Give a run up when nothing has moved for so long, in the run's own time: a link stays down.",
+)
 @VERIFY
 @click.option(
     "-o",
@@ -97,6 +126,8 @@ def command(
     networks: tuple[str, ...],
     settings: tuple[str, ...],
     what_if: tuple[str, ...],
+    algorithms: tuple[str, ...],
+    segment: str,
     steps: str,
     ground: str,
     bed: str,
@@ -104,6 +135,7 @@ def command(
     fidelity: str,
     pcap: tuple[str, ...],
     dilation: str,
+    stall_s: float,
     verify: bool,
     base: Path,
     jobs: int | None,
@@ -111,23 +143,28 @@ def command(
 ) -> int:
     """Run TRACE on each NET and measure the step time.
 
-    Exit status 0: every run came to its end; 1: one failed, and is named.
+    Exit status 0: every run came to its end; 1: one failed, and is named; or can't be trusted, for this machine did not keep
+    up (--on host); or all were stopped by Ctrl-C, which keeps the steps that have ended.
 
     \b
     Example:
-      tracebed replay resnet50.trace --network ethernet-10g --network wan-continental --what-if compute=0.1
+      tracebed replay resnet50.trace --network ethernet-10g,wan-continental --what-if compute=0.1
     """  # fmt: skip
     from emulator.dilation import dilate
     from replay.capture import check_links
+    from replay.choosers.rules import read_rules, read_segment
     from replay.cli.network import split_settings
+    from replay.cli.table import show
     from replay.dilation import read_dilation
     from replay.grounds import describe_kernel
     from replay.session import load_network, read_job, replay
 
+    read_rules(algorithms)  # raises where one can't be read
     if image and bed != "docker":
         raise click.UsageError("--image belongs to --bed docker")
     job = read_job(trace, what_if, steps)
-    resolved = [load_network(name, job, split_settings(settings)) for name in networks]
+    names = [name for text in networks for name in ([text] if Path(text).exists() else text.split(","))]
+    resolved = [load_network(name, job, split_settings(settings)) for name in names]
     describe_kernel(ground)  # raises where there is none: no folder is made then
     factor = read_dilation(dilation, ground)
     for network in resolved:  # both raise where it can't be so
@@ -142,9 +179,12 @@ def command(
         verify=verify,
         pcap=pcap,
         dilation=dilation,
+        algorithms=algorithms,
+        segment=read_segment(segment),
+        stall_s=stall_s,
         command=tuple(sys.argv),
     )
-    runs, failures = _run_all(job, resolved, base, how, jobs or _side_by_side(ground))
+    runs, failures, stopped = _run_all(job, resolved, base, how, jobs or _side_by_side(ground))
     if as_json:
         import msgspec
 
@@ -153,7 +193,9 @@ def command(
         show(job, runs, settings)
     for failure in failures:
         print(f"tracebed: {failure}", file=sys.stderr)
-    return 1 if failures else 0
+    if stopped:
+        raise KeyboardInterrupt
+    return 1 if failures or any(run.doubts for _, run in runs) else 0
 
 
 def _side_by_side(ground: str) -> int:
@@ -164,17 +206,24 @@ def _side_by_side(ground: str) -> int:
 
 def _run_all(
     job: Job, networks: list[Network], base: Path, how: Callable[..., Run], jobs: int
-) -> tuple[list[tuple[Path, Run]], list[str]]:
-    """Every run that came to its end, in order, with its folder; and a line for each that did not. `how` makes one, as
-    `replay.session.replay` does.
+) -> tuple[list[tuple[Path, Run]], list[str], bool]:
+    """Every run that came to its end, in order, with its folder; a line for each that did not; and whether the user stopped
+    them, and so some runs are not whole. `how` makes one, as `replay.session.replay` does.
 
-    Where it is stopped, or one run shows that the input or the machine is at fault, the others are ended at once.
+    Where they are stopped, or one shows that the input or the machine is at fault, the others are ended at once.
     """
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import Future, ThreadPoolExecutor
     from threading import Event
 
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     from emulator.errors import BedError
     from replay.session import new_folder
@@ -185,28 +234,34 @@ def _run_all(
         MofNCompleteColumn(),
         TextColumn("steps"),
         TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
     )
     folders = [new_folder(base, job, network) for network in networks]
     stopped = Event()
     with Progress(*columns, console=Console(stderr=True)) as bars, ThreadPoolExecutor(jobs) as pool:
+        waiting: list[tuple[Network, Path, Future[Run]]] = []
+        runs: list[tuple[Path, Run]] = []
+        failures: list[str] = []
         try:
-            waiting = []
             for network, folder in zip(networks, folders, strict=True):
                 bar = bars.add_task(f"{network.name}: waiting", total=job.trace.step_count, start=False)
                 run = pool.submit(_run_one, job, network, folder, how, bars, bar, stopped)
                 waiting.append((network, folder, run))
-            runs, failures = [], []
             for network, folder, run in waiting:
                 try:
                     runs.append((folder, run.result()))
                 except BedError as error:
                     failures.append(f"{network.name}: {error} (what was measured is in {folder})")
-        except BaseException:
+        except BaseException as error:
             stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
             _end_children()
-            raise
-    return runs, failures
+            if not isinstance(error, KeyboardInterrupt):
+                raise
+            ended = [(folder, run) for _, folder, run in waiting if not run.cancelled() and not run.exception()]
+            runs = [(folder, run.result()) for folder, run in ended]
+    return runs, failures, stopped.is_set()
 
 
 def _end_children() -> None:
@@ -240,72 +295,13 @@ def _run_one(
         if stopped.is_set():
             raise KeyboardInterrupt("stopped")
         if isinstance(said, Up):
-            bars.update(bar, description=f"{network.name}: running, {said.fidelity} fidelity")
+            bars.update(bar, description=f"{network.name}: {len(job.trace.programs)} ranks, {said.fidelity} fidelity")
         elif isinstance(said, control.Progress):
             marks += 1
-            bars.update(bar, completed=marks // len(job.trace.programs))
+            bars.update(bar, completed=marks // len(job.trace.workers))
 
     bars.start_task(bar)
     bars.update(bar, description=f"{network.name}: starting")
-    run = how(job, network, folder, say=say)
+    run = how(job, network, folder, say=say, is_stopped=stopped.is_set)
     bars.update(bar, description=f"{network.name}: done")
     return run
-
-
-def show(job: Job, runs: list[tuple[Path, Run]], settings: tuple[str, ...] = ()) -> None:
-    """Print the table of runs that came to their end, each with its folder, and what it rests on."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    first = runs[0][1]
-    ranks, steps, ground = len(job.trace.programs), job.trace.step_count, first.request.ground
-    title = f"{job.path.stem}; ranks: {ranks}, steps: {steps}, on {ground}; times in ms"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("network", no_wrap=True)
-    for name in ("step mean", "p95", "exposed", "share", "vs recorded", "ideal", "drops"):
-        table.add_column(name, justify="right")
-    for _, run in runs:
-        summary = run.summary
-        assert summary is not None
-        against = summary.step_mean_ns / summary.recorded_step_ns if summary.recorded_step_ns else 0.0
-        table.add_row(
-            str(run.request.network["name"]),
-            milliseconds(summary.step_mean_ns),
-            milliseconds(summary.step_p95_ns),
-            milliseconds(summary.exposed_mean_ns),
-            f"{summary.exposed_mean_ns / summary.step_mean_ns:.0%}",
-            f"{against:.2f}x" if against else "unknown",
-            milliseconds(summary.ideal_step_ns),
-            f"{summary.drops:,}",
-        )
-    console = Console(highlight=False)
-    console.print(table)
-    lines = [
-        "exposed: what a rank waited in communication, for the network or for slower ranks; ideal: no network time at all"
-    ]
-    lines += [f"set in every network: {setting}" for setting in settings]
-    lines += [f"what if: {statement}" for statement in job.assumed]
-    lines += _said_of_runs(job, runs)
-    if job.what_if and first.summary and first.summary.recorded_step_ns:
-        lines.append("vs recorded: against the job as it was recorded, without the what-ifs")
-    if ground == "host":
-        lines.append("on host: real time on this machine's kernel; whether it kept up is not checked")
-    if first.request.verify:
-        lines.append(f"verified: {sum(run.summary.verified for _, run in runs if run.summary):,} elements, all right")
-    for line in [*lines, *(f"{run.request.network['name']}: {folder}" for folder, run in runs)]:
-        console.print(line, soft_wrap=True)
-
-
-def _said_of_runs(job: Job, runs: list[tuple[Path, Run]]) -> list[str]:
-    """What is assumed besides what the job assumes, each once, and of which networks where not of all."""
-    said: dict[str, list[str]] = {}
-    for _, run in runs:
-        for statement in run.assumed[len(job.assumed) :]:
-            said.setdefault(statement, []).append(str(run.request.network["name"]))
-    return [text if len(names) == len(runs) else f"{', '.join(names)}: {text}" for text, names in said.items()]
-
-
-def milliseconds(ns: float) -> str:
-    """A time in ms for people: four significant digits, whole ms from 1 s on."""
-    return f"{ns / 1e6:,.0f}" if ns >= 1e9 else f"{ns / 1e6:.4g}"

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from replay.collectives.wires import Wires
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -17,7 +19,9 @@ class Call:
 
     `size` and `me`: ranks in the group, and this rank's index; `root` is an index, -1 where there is none. `count` and
     the splits are in elements, as `traces.program.Collective` defines them; `itemsize` in bytes; `segment` is the most
-    bytes a pipelined message may hold.
+    bytes a pipelined message may hold. `islands`: which island each rank of the group is on, numbered from 0 in their
+    order; empty where they share one, or each has its own. `wires`: what lies between them, for algorithms that ask for it.
+    `window` is the most bytes that a served rank has under way, 0 for no limit.
     """
 
     kind: str
@@ -30,6 +34,9 @@ class Call:
     root: int = -1
     send_splits: tuple[int, ...] = ()
     recv_splits: tuple[int, ...] = ()
+    islands: tuple[int, ...] = ()
+    wires: Wires | None = None
+    window: int = 0
 
 
 @dataclass(frozen=True, slots=True)

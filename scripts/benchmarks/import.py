@@ -39,7 +39,7 @@ def grown(source: Path, target: Path, size: int) -> None:
     data = gzip.decompress(source.read_bytes())
     opens = data.index(b"[", data.index(b'"traceEvents"')) + 1
     closes = opens + data[opens:].rindex(b"\n  }\n  ]") + len(b"\n  }")
-    events = data[opens:closes]
+    events = b"\n  " + data[opens:closes].lstrip()  # a blank line stands before the first only
     spans = [(e["ts"], e["ts"] + e.get("dur", 0)) for e in json.loads(data)["traceEvents"] if e.get("ph") == "X"]
     period = round(max(end for _, end in spans) - min(start for start, _ in spans)) + 1_000
     with target.open("wb") as out:

@@ -71,9 +71,10 @@ def replayed(
     bed: str = "netns",
     fidelity: str = "auto",
     verify: bool = False,
+    what_if: Sequence[str] = (),
 ) -> tuple[Run, Path]:
     """`trace` replayed in virtual time: what run.json says, and the run folder, a new one under `base`."""
-    job = read_job(trace)
+    job = read_job(trace, what_if)
     resolved = load_network(str(network), job, dict(settings or {}))
     folder = new_folder(base, job, resolved)
     return replay(job, resolved, folder, bed=bed, fidelity=fidelity, verify=verify), folder

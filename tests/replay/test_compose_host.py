@@ -70,9 +70,11 @@ def test_a_killed_rank_fails_its_run_and_no_other(tmp_path: Path) -> None:
     assert exit_statuses(doomed) == {"tracebed": 1, "host0": 1, "host1": 137, "host2": 1}
     assert "rank 1's process on host1 ended without a word" in said[0]
     failed = run_json(only_run(doomed))
-    assert (failed.status, failed.error) == ("failed", "rank 1's process on host1 ended without a word")
-    assert exit_statuses(other) == dict.fromkeys(("tracebed", "host0", "host1", "host2"), 0), said[1]
-    assert run_json(only_run(other)).status == "complete"
+    assert failed.status == "failed"
+    assert failed.error.startswith("rank 1's process on host1 ended without a word")
+    whole = run_json(only_run(other))
+    assert whole.status == "complete"
+    assert exit_statuses(other) == {"tracebed": bool(whole.doubts), "host0": 0, "host1": 0, "host2": 0}, said[1]
 
 
 @pytest.mark.usefixtures("own_daemon")
@@ -81,9 +83,9 @@ def test_two_ranks_in_one_container_leave_a_whole_run_to_who_owns_the_folder(tmp
     (bed / "runs").chmod(0o755)
     subprocess.run(["chown", "-R", "1234:1234", str(bed)], check=True)
     up = compose(bed, "up", "--no-color")
-    assert exit_statuses(bed) == {"tracebed": 0, "left": 0, "right": 0}, up.stdout
-    assert "step mean" in up.stdout
     run = only_run(bed)
+    assert exit_statuses(bed) == {"tracebed": bool(run_json(run).doubts), "left": 0, "right": 0}, up.stdout
+    assert "critical path" in up.stdout
     files = {"run.json", "steps.csv", "ops.npz", "links.csv", "flows.csv", "totals.json"}
     assert {path.name for path in run.iterdir()} >= files
     assert {(path.stat().st_uid, path.stat().st_gid) for path in (run, *run.iterdir())} == {(1234, 1234)}

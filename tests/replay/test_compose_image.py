@@ -69,6 +69,7 @@ def test_the_image_is_built_offline_and_runs_a_compose_file(
         assert docker("inspect", "--format={{.Config.User}}", "tracebed") == "65534:65534"
         assert docker("run", "--rm", "--network=none", "tracebed").startswith("Usage: tracebed")
         up = compose(tmp_path / "bed", "up", "--no-color")
-        assert exit_statuses(tmp_path / "bed") == {"tracebed": 0, "host0": 0, "host1": 0}, up.stdout
-    (run,) = (tmp_path / "bed" / "runs").iterdir()
-    assert run_json(run).status == "complete"
+        (run,) = (tmp_path / "bed" / "runs").iterdir()
+        said = run_json(run)
+        assert exit_statuses(tmp_path / "bed") == {"tracebed": bool(said.doubts), "host0": 0, "host1": 0}, up.stdout
+    assert said.status == "complete"

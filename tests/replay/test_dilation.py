@@ -35,8 +35,8 @@ def result(scale: int) -> Result:
 
 
 def test_every_time_is_divided_and_nothing_else() -> None:
-    slow = Measurement({3: result(10)}, (LINK,), CARRIED, {"capture": 1})
-    assert measurement(slow, Fraction(10)) == Measurement({3: result(1)}, (LINK,), CARRIED, {"capture": 1})
+    slow = Measurement({3: result(10)}, (LINK,), CARRIED, missed={"capture": 1})
+    assert measurement(slow, Fraction(10)) == Measurement({3: result(1)}, (LINK,), CARRIED, missed={"capture": 1})
     assert step_mark(Progress(0, 5, 125, 21), Fraction("2.5")) == Progress(0, 5, 50, 8)
 
 

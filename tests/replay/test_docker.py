@@ -59,9 +59,9 @@ def test_on_this_machine(
     """Every element is checked, by code that has to be there without the image's files."""
     chosen = ["--image", image] if image else []
     done = tracebed(*arguments, *chosen, "--verify", "--json", env=environment)
-    assert done.returncode == 0, done.stderr
     (run,) = json.loads(done.stdout)
-    assert (run["status"], run["request"]["bed"], run["request"]["image"]) == ("complete", "docker", image)
+    assert (run["status"], run["request"]["bed"], run["request"]["image"]) == ("complete", "docker", image), done.stderr
+    assert done.returncode == bool(run["doubts"])  # of a machine that has other work
     assert run["summary"]["verified"] > 0
     # A ring takes 400 kB out of each host, at 200 Mbit/s.
     assert run["summary"]["step_mean_ns"] > run["summary"]["ideal_step_ns"] + 10_000_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -195,7 +196,11 @@ def test_a_rank_on_this_machine_is_killed(on_host: Running) -> None:
     traces = Traces.of(on_host)
     assert (len(traces.processes), len(traces.namespaces)) == (RANKS, RANKS + 2)
     kill(on_host.processes()[2])
-    on_host.fails("rank 2's process was killed by signal 9 (SIGKILL)")
+    on_host.fails("rank 2's process was killed by signal 9 (SIGKILL); rank ")
+    error = run_json(on_host.folder).error
+    assert re.search(
+        r"; rank (\d) lost its connection to rank 2 .*; rank \1 (computes|waits for message .* from)", error
+    )
     wait_until(traces.are_gone, SOON_S)
 
 
@@ -271,6 +276,48 @@ def test_stopped_by_its_user_on_this_machine(on_host: Running, number: signal.Si
     stopped(on_host, number)
 
 
+@pytest.mark.root
+def test_ctrl_c_reaches_all_of_a_terminals_processes(on_host: Running) -> None:
+    """The ranks get it as well: they leave it to the command, so no rank is found dead before the run is known to be stopped."""
+    for pid in on_host.processes():
+        os.kill(pid, signal.SIGINT)
+    stopped(on_host, signal.SIGINT)
+
+
+@pytest.mark.lab
+@pytest.mark.usefixtures("lab")
+def test_of_a_stopped_run_the_table_shows_the_steps_that_ended(tmp_path: Path) -> None:
+    """And of several, each that had begun; the second waits for the first, which has the only place."""
+    trace = written(all_reduces(2, 20_000_000, steps=1000), tmp_path)
+    arguments = (
+        "--network",
+        "ethernet-10g,ethernet-25g",
+        "--fidelity",
+        "packet",
+        "--jobs",
+        "1",
+        "-o",
+        tmp_path / "runs",
+    )
+    command = subprocess.Popen(
+        tracebed_argv("replay", trace, *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    folder = tmp_path / "runs" / "job-ethernet-10g"
+    wait_until(lambda: (folder / "steps.csv").exists() and len(rows(folder / "steps.csv")) >= 2, PATIENCE_S)
+    command.send_signal(signal.SIGINT)
+    table, said = command.communicate(timeout=SOON_S)
+    assert (command.returncode, said.splitlines()[-1]) == (1, "tracebed: stopped")
+    run = run_json(folder)
+    assert run.summary is not None
+    assert run.summary.drops is None
+    assert f"ethernet-10g: stopped; after {run.summary.steps} of 1000 steps" in table.splitlines()
+    (row,) = (line for line in table.splitlines() if line.startswith(" ethernet-10g, stopped "))
+    assert f"{run.summary.step_mean_ns / 1e6:.4g}" in row.split()
+    assert row.split()[-1] == "?"
+    assert "ethernet-25g" not in table
+    assert not (tmp_path / "runs" / "job-ethernet-25g" / "run.json").exists()
+
+
 def stopped(running: Running, number: signal.Signals) -> None:
     traces = Traces.of(running)
     running.command.send_signal(number)
@@ -278,7 +325,10 @@ def stopped(running: Running, number: signal.Signals) -> None:
     assert running.command.returncode == 1
     assert said.splitlines()[-1] == "tracebed: stopped"
     assert "Traceback" not in said
-    assert run_json(running.folder).status == "failed"
-    assert running.steps() >= 2
+    run = run_json(running.folder)
+    assert run.status == "stopped"
+    assert run.summary is not None
+    assert run.summary.steps == running.steps() >= 2
+    assert run.error.startswith(f"after {run.summary.steps} of ")
     assert traces.are_gone()
     assert list(running.state.iterdir()) == []

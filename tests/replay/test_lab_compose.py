@@ -62,7 +62,7 @@ def test_in_real_time(tmp_path: Path, needs: Callable[..., None]) -> None:
     settings = {"link.rate": "50 mbit", "link.delay": "10 ms"}
     bed = made(tmp_path / "real", all_reduces(2, 1_000_000, steps=6), settings)
     (ended,) = run_guest("composed", str(bed), virtual=False)
-    assert ended["statuses"] == {"tracebed": 0, "host0": 0, "host1": 0}, ended
-    _, virtual = replayed(bed / "job.trace", "ethernet-10g", tmp_path, settings)
     (real,) = (bed / "runs").iterdir()
+    assert ended["statuses"] == {"tracebed": bool(run_json(real).doubts), "host0": 0, "host1": 0}, ended
+    _, virtual = replayed(bed / "job.trace", "ethernet-10g", tmp_path, settings)
     assert min(step_times(real)) == pytest.approx(min(step_times(virtual)), rel=REAL_TIME)

@@ -15,7 +15,9 @@ from tests.replay.runs import overlapping, replayed, run_json, step_times, writt
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab")]
 
-MEASURED = ("steps.csv", "ops.npz", "links.csv", "flows.csv")
+MEASURED = (
+    "steps.csv", "ops.npz", "links.csv", "flows.csv", "totals.json", "collectives.csv", "critical.json", "timeline.json",
+)  # fmt: skip
 LOSSY = {"link.loss": "0.1%"}
 BURN = "import os, signal\nsignal.alarm(120)\nwhile os.getppid() == {}: pass"
 

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from emulator.beds.bed import LinkCounters
+from emulator.network import Network, load
 from replay.control import Flow, Progress, Result
 from replay.coordinator import Measurement
+from replay.measured import write_measurement
 from replay.plan import Plan, lower
-from replay.results import RunFolder, read_totals, summarise, write_measurement
+from replay.results import RunFolder, read_totals, summarise
 from replay.session import load_network, new_folder, read_job, replay
 from tests.replay.network import trace_of
 from tests.replay.runs import overlapping, rows, run_json, written
@@ -50,20 +52,20 @@ def test_the_summary_is_of_the_steps_as_the_table_says(tmp_path: Path) -> None:
     for step, took in enumerate((100, 300, 200)):
         end += took
         folder.progress(Progress(0, step, end, took // 2))
-    summary = summarise(folder, (400, 500), (50, 70, 60), {"drops": 3, "retransmits": 2, "verified": 0})
+    summary = summarise(folder, (400, 500), (50, 70, 60), {"drops": 3, "marks": 1, "retransmits": 2, "verified": 0})
     assert (summary.steps, summary.step_mean_ns, summary.exposed_mean_ns) == (3, 200, 100)
     assert summary.step_p95_ns == pytest.approx(200 + 0.9 * 100)
     assert (summary.recorded_step_ns, summary.ideal_step_ns) == (450, 60)
-    assert (summary.drops, summary.retransmits, summary.verified) == (3, 2, 0)
+    assert (summary.drops, summary.marks, summary.retransmits, summary.verified) == (3, 1, 2, 0)
 
 
 def test_a_recording_without_times_is_compared_with_nothing(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, ranks=(0,))
     folder.progress(Progress(0, 0, 10, 0))
-    assert summarise(folder, (), (1,), {"drops": 0, "retransmits": 0, "verified": 0}).recorded_step_ns == 0
+    assert summarise(folder, (), (1,)).recorded_step_ns == 0
 
 
-def measured() -> tuple[Plan, Measurement]:
+def measured() -> tuple[Plan, Network, Measurement]:
     """Two ranks that compute, reduce and pass a mark; times of rank r are 1000 r and up."""
     plan = lower(trace_of(dict.fromkeys((0, 1), (Compute(5), OPERATION, Wait(1), StepMark(0))), steps=1))
     results = {rank: result(rank) for rank in (1, 0)}
@@ -71,7 +73,7 @@ def measured() -> tuple[Plan, Measurement]:
         LinkCounters("host0", "host0", "switch", 10, 1000, drops=2, overlimits=0, backlog_bytes=0, marks=1),
         LinkCounters("host0", "switch", "host0", 20, 3000, drops=3, overlimits=0, backlog_bytes=0, marks=1),
     )
-    return plan, Measurement(results, links)
+    return plan, load("ethernet-10g", ranks=2), Measurement(results, links, peaks=(7, 9), readings=4)
 
 
 def result(rank: int) -> Result:
@@ -94,6 +96,7 @@ def test_what_the_end_of_a_run_gives(tmp_path: Path) -> None:
         "began": [10, 11, 12, 13, 1010, 1011, 1012, 1013],
         "ended": [20, 21, 22, 23, 1020, 1021, 1022, 1023],
     }
+    assert [(row["peak_bytes"], row["readings"]) for row in rows(tmp_path / "links.csv")] == [("7", "4"), ("9", "4")]
     assert [(row["source"], row["packets"], row["bytes"], row["drops"]) for row in rows(tmp_path / "links.csv")] == [
         ("host0", "10", "1000", "2"),
         ("switch", "20", "3000", "3"),
@@ -104,7 +107,12 @@ def test_what_the_end_of_a_run_gives(tmp_path: Path) -> None:
         ("0", "1", "cubic"),
         ("1", "0", "cubic"),
     ]
-    assert read_totals(tmp_path) == {"drops": 5, "retransmits": 2 * int(flows[0]["retransmits"]), "verified": 500}
+    assert read_totals(tmp_path) == {
+        "drops": 5,
+        "marks": 2,
+        "retransmits": 2 * int(flows[0]["retransmits"]),
+        "verified": 500,
+    }
 
 
 def test_the_same_measurement_is_the_same_bytes(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def test_a_rank_that_does_not_listen_is_named() -> None:
 def test_a_stranger_is_refused() -> None:
     addresses = free_addresses([0, 1])
     with TcpTransport(1, [TO_0], addresses, TcpOptions()) as high, socket.create_connection(addresses[1]) as stranger:
-        stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        stranger.sendall(b"GET / HTTP/1.0\r\nHost: example\r\n\r\n")
         with pytest.raises(BedError, match="connected, which is no rank that is expected"):
             high.connect()
 
@@ -268,7 +268,10 @@ def test_gather_sees_results_and_bye_ends_it() -> None:
         last, _ = gather(started)
         assert {type(message) for message in last.values()} == {control.Result}
         control.send(started[0].control, control.Ask())
-        assert control.from_worker(started[0].control) == control.Status(0, "rank 0 has finished")
+        status = control.from_worker(started[0].control)
+        assert isinstance(status, control.Status)
+        assert (status.text, status.finished, status.computing) == ("rank 0 has finished", True, False)
+        assert status.connections == (control.Connection(1, 0, False, started=1, posted=1, received=1),)
         bye(started)
         poll = select.poll()
         poll.register(started[0].control, select.POLLIN)

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from replay.whatif.compute import mean_compute
-from replay.whatif.registry import apply
+from replay.whatif.registry import Scenario, apply
 from tests.replay.network import trace_of
 from traces.errors import TraceError
 from traces.program import Collective, CollectiveKind, Compute, StepMark, Trace, Wait
@@ -26,7 +26,8 @@ def computes(trace: Trace, rank: int) -> list[int]:
 
 
 def test_a_ratio_scales_every_compute_and_nothing_else() -> None:
-    trace, (statement,) = apply(job(), ["compute=0.25"])
+    scenario = apply(job(), ["compute=0.25"])
+    trace, (statement,) = scenario.trace, scenario.assumed
     assert computes(trace, 0) == [2_000_000] * 2
     assert computes(trace, 1) == [6_000_000] * 2
     assert [op for op in trace.programs[0].ops if not isinstance(op, Compute)] == [
@@ -36,22 +37,22 @@ def test_a_ratio_scales_every_compute_and_nothing_else() -> None:
 
 
 def test_a_time_becomes_the_mean_of_a_step() -> None:
-    trace, _ = apply(job(), ["compute=128ms"])
+    trace = apply(job(), ["compute=128ms"]).trace
     assert mean_compute(trace) == 128_000_000
     assert computes(trace, 1)[0] == 3 * computes(trace, 0)[0]
 
 
 def test_rounding_does_not_add_up() -> None:
-    trace, _ = apply(trace_of({0: (Compute(1),) * 999}, steps=1), ["compute=0.333"])
+    trace = apply(trace_of({0: (Compute(1),) * 999}, steps=1), ["compute=0.333"]).trace
     assert sum(computes(trace, 0)) == 999 * 333 // 1000
     assert set(computes(trace, 0)) == {0, 1}
 
 
 def test_what_ifs_apply_in_turn() -> None:
-    trace, statements = apply(job(), ["compute=10ms", "compute=2"])
-    assert mean_compute(trace) == Fraction(20_000_000)
-    assert len(statements) == 2
-    assert apply(job(), []) == (job(), [])
+    scenario = apply(job(), ["compute=10ms", "compute=2"])
+    assert mean_compute(scenario.trace) == Fraction(20_000_000)
+    assert len(scenario.assumed) == 2
+    assert apply(job(), []) == Scenario(job())
 
 
 @pytest.mark.parametrize("text", ["compute", "speed=2", "compute=fast", "compute=-1", "compute=", "compute=2 parsec"])

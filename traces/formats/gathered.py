@@ -11,23 +11,25 @@ import msgspec
 import numpy as np
 
 from traces.errors import TraceError
+from traces.formats.kineto_lines import Columns
 from traces.pytorch.calls import UNKNOWN
 from traces.pytorch.spans import Device, Gpu, Integers, Operators, Span, is_comm, kind_of
 
+_LONG = 19  # digits that 64 bits don't hold
 _DEVICE_WORK = {"kernel", "gpu_memcpy", "gpu_memset"}
 _LAUNCHES = {"cuda_runtime", "cuda_driver", "hip_runtime", "runtime"}
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Times are in microseconds; `args` stays undecoded until something asks."""
+    """Times are in microseconds, as the file writes them; `args` stays undecoded until something asks."""
 
     ph: str = ""
     cat: str | None = ""
     name: str = ""
     pid: int | str = 0
     tid: int | str = 0
-    ts: int | float = 0
-    dur: int | float = 0
+    ts: msgspec.Raw = msgspec.Raw(b"0")
+    dur: msgspec.Raw = msgspec.Raw(b"0")
     args: msgspec.Raw = msgspec.Raw(b"{}")
 
 
@@ -48,7 +50,7 @@ def args_of(event: Event, kind: type[_Struct], file: str) -> _Struct:
         return msgspec.json.decode(event.args, type=kind, strict=False)
     except msgspec.DecodeError as error:
         raise TraceError(
-            f"args can't be read: {error}", file=file, place=f"event {event.name!r} at ts {event.ts}"
+            f"args can't be read: {error}", file=file, place=f"event {event.name!r} at ts {bytes(event.ts).decode()}"
         ) from error
 
 
@@ -60,7 +62,7 @@ class Gathered:
         self.telling: list[Event] = []  # communication calls and annotations, in the order of the file
         self._file = file
         self._threads: dict[int | str, int] = {}
-        self._operators = (array("q"), array("q"), array("q"), array("b"))  # thread, start, end, kind
+        self._operators = _no_operators()
         self._launches = (
             array("q"),
             array("q"),
@@ -91,6 +93,21 @@ class Gathered:
                 waits = ["Synchronize" in event.name for event in mine]
                 _extend(self._launches, self._threads_of(mine), *_times_of(mine), ids, waits)
 
+    def take(self, columns: Columns) -> None:
+        """Take what a part of the file has in columns; `add` takes the other events."""
+        thread, *operators = columns.operators
+        _extend(self._operators, self._numbered(thread), *operators)
+        thread, *launches = columns.launches
+        _extend(self._launches, self._numbered(thread), *launches)
+        _extend(self._work, *columns.work)
+        self._streams |= columns.streams
+
+    def _numbered(self, threads: Integers) -> Integers:
+        """Threads as indices into those that are known."""
+        found, back = np.unique(threads, return_inverse=True)
+        known = self._threads
+        return np.array([known.setdefault(thread, len(known)) for thread in found.tolist()], np.int64)[back]
+
     def _add_operators(self, events: list[Event]) -> None:
         _extend(self._operators, self._threads_of(events), *_times_of(events), [kind_of(e.name) for e in events])
         if self.pid == UNKNOWN:
@@ -109,11 +126,12 @@ class Gathered:
         return [known.setdefault(event.tid, len(known)) for event in events]
 
     def operators(self, base_ns: int) -> Operators:
-        thread, start, end, kind = map(_column, self._operators)
-        for times in (start, end):
-            times += base_ns  # in place: there may be millions
-        self._operators = (array("q"), array("q"), array("q"), array("b"))
-        return Operators(tuple(self._threads), thread, start, end, kind)
+        thread, start, end, kind = self._operators
+        self._operators = _no_operators()
+        times = _column(start), _column(end)
+        for column in times:
+            column += base_ns  # in place: there may be millions
+        return Operators(tuple(self._threads), np.frombuffer(thread, np.int32), *times, np.frombuffer(kind, np.int8))
 
     def gpu(self, base_ns: int) -> Gpu | None:
         """What the GPU did; None where none was recorded."""
@@ -153,6 +171,11 @@ class Gathered:
         )
 
 
+def _no_operators() -> tuple[array[int], array[int], array[int], array[int]]:
+    """Columns for threads, starts, ends and kinds."""
+    return array("i"), array("q"), array("q"), array("b")
+
+
 def _kept(event: Event) -> Event:
     """The event without the part of the file that it came from: undecoded arguments are a view of that."""
     return msgspec.structs.replace(event, args=event.args.copy())
@@ -164,13 +187,24 @@ def span_of(event: Event, base_ns: int, ident: int = UNKNOWN) -> Span:
 
 
 def _times_of(events: list[Event]) -> tuple[list[int], list[int]]:
-    starts = [round(event.ts * 1000) for event in events]
-    return starts, [start + round(event.dur * 1000) for start, event in zip(starts, events, strict=True)]
+    starts = [_ns(event.ts) for event in events]
+    return starts, [start + _ns(event.dur) for start, event in zip(starts, events, strict=True)]
+
+
+def _ns(value: msgspec.Raw) -> int:
+    """Exact where the file is: a double does not hold the ns of today."""
+    whole, _, part = bytes(value).partition(b".")
+    if whole.isdigit() and len(whole) < _LONG and len(part) <= 3 and (not part or part.isdigit()):
+        return int(whole + part.ljust(3, b"0"))
+    return round(msgspec.json.decode(value, type=int | float, strict=False) * 1000)
 
 
 def _extend(columns: Sequence[array[int]], *values: Iterable[int]) -> None:
     for column, more in zip(columns, values, strict=True):
-        column.extend(more)
+        if isinstance(more, np.ndarray):
+            column.frombytes(more.astype(column.typecode).tobytes())
+        else:
+            column.extend(more)
 
 
 def _column(values: array[int]) -> Integers:

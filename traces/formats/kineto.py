@@ -18,6 +18,7 @@ import msgspec
 from traces.errors import TraceError
 from traces.formats.events import Parts
 from traces.formats.gathered import Event, Gathered, Ids, args_of, span_of
+from traces.formats.kineto_lines import Columns, columns
 from traces.program import CollectiveKind, Finding
 from traces.pytorch import gloo, nccl
 from traces.pytorch.calls import (
@@ -96,11 +97,20 @@ def sniff(head: bytes) -> bool:
 
 def read(blocks: Iterable[bytes], file: str) -> Recording:
     """Decode one rank's Kineto trace, which comes in `blocks`. Raises TraceError naming `file` and what is wrong."""
+    return read_parts(blocks, file, columns)
+
+
+def read_parts(blocks: Iterable[bytes], file: str, by_lines: Callable[[bytes, int], Columns | None]) -> Recording:
+    """`read` with a choice of how the parts are read first (tests compare); what `by_lines` can't is decoded as JSON."""
     gathered = Gathered(file)
-    parts = Parts(blocks, msgspec.json.Decoder(list[Event], strict=False))
+    parts = Parts(blocks, msgspec.json.Decoder(list[Event], strict=False), by_lines)
     try:
-        for events in parts:
-            gathered.add(events)
+        for part in parts:
+            if isinstance(part, Columns):
+                gathered.take(part)
+                gathered.add(parts.decoder.decode(b"[" + b",".join(part.others) + b"]"))
+            else:
+                gathered.add(part)
         around = msgspec.json.decode(parts.around, type=_Around, strict=False)
         spans, told = _spans(gathered, around, file)
         groups = _groups(around.distributedInfo.pg_config, told, file)

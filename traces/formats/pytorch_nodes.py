@@ -81,10 +81,10 @@ def _operators(host: Sequence[Span]) -> Operators:
     threads = {thread: index for index, thread in enumerate(dict.fromkeys(span.thread for span in host))}
     return Operators(
         tuple(threads),
-        _column([threads[span.thread] for span in host]),
+        np.array([threads[span.thread] for span in host], np.int32),
         _column([span.start for span in host]),
         _column([span.end for span in host]),
-        _column([kind_of(span.name) for span in host]),
+        np.array([kind_of(span.name) for span in host], np.int8),
     )
 
 

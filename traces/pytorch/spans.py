@@ -14,8 +14,8 @@ Integers = npt.NDArray[np.int64]
 
 # What an operator's name says of it: nothing, a leaf's work (ATen, c10d), backward, and of that a gradient's accumulation.
 OTHER, WORK, BACKWARD, ACCUMULATE = range(4)
-_BACKWARD = "autograd::engine::evaluate_function"
-_ACCUMULATE = f"{_BACKWARD}: torch::autograd::AccumulateGrad"
+BACKWARD_NAME = "autograd::engine::evaluate_function"
+ACCUMULATE_NAME = f"{BACKWARD_NAME}: torch::autograd::AccumulateGrad"
 _STEP = re.compile(r"ProfilerStep#(\d{1,18})$")
 
 
@@ -24,8 +24,8 @@ def kind_of(name: str) -> int:
     """OTHER, WORK, BACKWARD or ACCUMULATE."""
     if name.startswith(("aten::", "c10d::")):
         return WORK
-    if name.startswith(_BACKWARD):
-        return ACCUMULATE if name.startswith(_ACCUMULATE) else BACKWARD
+    if name.startswith(BACKWARD_NAME):
+        return ACCUMULATE if name.startswith(ACCUMULATE_NAME) else BACKWARD
     return OTHER
 
 
@@ -50,14 +50,14 @@ class Span:
 class Operators:
     """Intervals on host threads, of which there are too many for objects: columns of one length.
 
-    `thread` is an index into `threads`; `kind` is what `kind_of` says of the name.
+    `thread` is an index into `threads`; `kind` is what `kind_of` says of the name; both in few bits.
     """
 
     threads: tuple[int | str, ...]
-    thread: Integers
+    thread: npt.NDArray[np.int32]
     start: Integers
     end: Integers
-    kind: Integers
+    kind: npt.NDArray[np.int8]
 
     def without(self, threads: Set[int | str]) -> Operators:
         """Those on other threads."""
