@@ -23,14 +23,10 @@ from replay.director import Director
 from replay.gauge import Gauge
 from replay.plan import Plan, RankPlan
 from replay.process import Held, dismiss
-<<<<<<< HEAD
-from replay.transports.tcp import PeerLostError
-from replay.transports.tcp_options import TcpOptions
-=======
 from replay.stuck import is_deadlock, waiting
 from replay.transports.rdma.settings import rdma_options
-from replay.transports.tcp import PeerLostError, TcpOptions
->>>>>>> integrate
+from replay.transports.tcp import PeerLostError
+from replay.transports.tcp_options import TcpOptions
 from replay.transports.timer import Timer
 from replay.worker import WorkerOptions, monotonic, start_worker
 from traces.errors import TraceError
@@ -106,23 +102,15 @@ def run(
             f"no host for rank {missing[0]}: the network has {len(hosts)} ranks, the job {len(plan.ranks)}"
         )
     addresses = {rank: (bed.address(hosts[rank]), _PORT + rank) for rank in plan.ranks}
-<<<<<<< HEAD
     tcp, costs = TcpOptions.of(bed.network.tcp), costs_of(bed.network)
-=======
-    congestion = TcpOptions(congestion=bed.network.tcp.congestion)
     rdma = rdma_options(bed.network, bed.fidelity) if bed.network.transport == "rdma" else None
->>>>>>> integrate
     director = Director(bed)
     beside = Companions([*background.companions(bed), *companions], on_start, stall_s)
     gauge = Gauge(bed)
     crew = _Crew(on_progress, stall_s, director, beside, gauge)
     try:
         for rank, own in plan.ranks.items():
-<<<<<<< HEAD
-            options = WorkerOptions(verify, tcp, costs.get(rank), partial(bed.enter, hosts[rank]))
-=======
-            options = WorkerOptions(verify=verify, tcp=congestion, rdma=rdma, setup=partial(bed.enter, hosts[rank]))
->>>>>>> integrate
+            options = WorkerOptions(verify, tcp, rdma, costs.get(rank), partial(bed.enter, hosts[rank]))
             worker = start(own, addresses, options)
             crew.add(worker)
             if worker.pid is not None:

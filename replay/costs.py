@@ -109,11 +109,11 @@ class Handling:
             return now
         return self._sending.take(now, self._own.costs.message // 2)
 
-    def receive(self, stream: Stream, nbytes: int, reduces: bool, now: int) -> int:
-        """When a message that has come at `now` is in its place, and added up if it `reduces` what is there."""
+    def receive(self, stream: Stream, added: int, now: int) -> int:
+        """When a message that has come at `now` is in its place, `added` bytes of it being added to what is there."""
         if stream.peer not in self._own.near:
             now = self._receiving.take(now, self._own.costs.message - self._own.costs.message // 2)
-        return self._adding.take(now, _ns(nbytes, self._own.costs.reduce)) if reduces else now
+        return self._adding.take(now, _ns(added, self._own.costs.reduce)) if added else now
 
 
 class Copying:

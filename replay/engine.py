@@ -80,15 +80,12 @@ class StartSend:
 
 @dataclass(frozen=True, slots=True)
 class PostRecv:
-    """Take message `key` of `stream` when it comes (not before this is posted); then call `received`. `reduces`: it is
-    added to what is there.
-    """
+    """Take message `key` of `stream` when it comes (not before this is posted); then call `received`."""
 
     stream: Stream
     key: int
     nbytes: int
     data: memoryview | None
-    reduces: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +192,12 @@ class Engine:
         self._payload.arrived(running.index, task, running.data.pop(index))
         self._done(running, index, now)
         return self._advance(now)
+
+    def added(self, stream: Stream, key: int) -> int:
+        """How many bytes of a message that was posted are to be added to what is there."""
+        running, index = self._recvs[stream, key]
+        task = running.schedule.tasks[index]
+        return _nbytes(running, index) if isinstance(task, Recv) and task.reduce else 0
 
     def blocked(self) -> str:
         """What this rank is waiting for, for people."""
@@ -306,7 +309,7 @@ class Engine:
                 else:
                     self._recvs[stream, key] = running, index
                     data = running.data[index] = self._payload.incoming(op, task)
-                    self._actions.append(PostRecv(stream, key, nbytes, data, task.reduce))
+                    self._actions.append(PostRecv(stream, key, nbytes, data))
             ready = later
 
     def _close(self, running: _Running, task: int) -> list[int]:

@@ -21,18 +21,13 @@ from replay.engine import NEVER, Action, Engine, PostRecv, SetTimer, StartSend, 
 from replay.payload import Verified
 from replay.plan import RankPlan, Stream
 from replay.process import Process, fork
-<<<<<<< HEAD
-from replay.transports.alarms import Act, Alarms
-from replay.transports.events import ControlReady, Received, Sent
-from replay.transports.tcp import TcpTransport
-from replay.transports.tcp_options import TcpOptions
-=======
 from replay.sending import UNSENT
 from replay.transports.events import ControlReady, Received, Sent
+from replay.transports.handled import Handled, Transport
 from replay.transports.rdma.settings import RdmaOptions
 from replay.transports.rdma.transport import RdmaTransport
-from replay.transports.tcp import PeerLostError, TcpOptions, TcpTransport
->>>>>>> integrate
+from replay.transports.tcp import PeerLostError, TcpTransport
+from replay.transports.tcp_options import TcpOptions
 
 Clock = Callable[[], int]
 Wanted = TypeVar("Wanted", bound=control.FromCoordinator)
@@ -45,22 +40,14 @@ def monotonic() -> int:
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-<<<<<<< HEAD
-    """`verify`: send real tensors and compare every element. `costs`: what the rank's host takes besides the wire, None for
-    nothing. `setup` runs first in a forked process: it enters the rank's host.
-=======
     """`verify`: send real tensors and compare every element. `setup` runs first in a forked process: it enters the
-    rank's host. `rdma`: what its connections are where they are not TCP's.
->>>>>>> integrate
+    rank's host. `rdma`: what its connections are where they are not TCP's; `costs`: what its host takes, None for nothing.
     """
 
     verify: bool = False
     tcp: TcpOptions = field(default_factory=TcpOptions)
-<<<<<<< HEAD
-    costs: RankCosts | None = None
-=======
     rdma: RdmaOptions | None = None
->>>>>>> integrate
+    costs: RankCosts | None = None
     setup: Callable[[], None] | None = None
 
 
@@ -108,14 +95,8 @@ def _run(
     clock: Clock,
 ) -> None:
     payload = Verified(plan) if options.verify else None
-<<<<<<< HEAD
-    with TcpTransport(
-        plan.rank, plan.streams(), addresses, options.tcp, keep=options.verify, costs=options.costs, clock=clock
-    ) as transport:
-=======
     with _transport(plan, addresses, options) as transport:
         transport.watch(channel)
->>>>>>> integrate
         control.send(channel, control.Listening(plan.rank))
         _expect(channel, control.Connect)
         transport.connect()
@@ -123,17 +104,14 @@ def _run(
         transport.settle()
         begin = _expect(channel, control.Go).at_ns
         engine = Engine(plan, payload)
-<<<<<<< HEAD
-        _Driver(engine, transport, channel, clock, options.costs).run(begin)
-=======
-        driver = _Driver(engine, transport, channel, clock)
+        carrier = Handled(transport, Handling(options.costs), engine.added, clock) if options.costs else transport
+        driver = _Driver(engine, carrier, channel, clock)
         cpu, delayed = _on_processor()
         try:
             driver.run(begin)
         except PeerLostError as error:
             raise PeerLostError(f"{error}; {engine.blocked()}") from error
         lasted, now_cpu, now_delayed = clock() - begin, *_on_processor()
->>>>>>> integrate
         records = engine.records
         result = control.Result(
             rank=plan.rank,
@@ -167,7 +145,7 @@ def _transport(
 ) -> TcpTransport | RdmaTransport:
     if options.rdma is None:
         tcp = options.tcp if plan.sending is None else replace(options.tcp, unsent=UNSENT, ahead=True)
-        return TcpTransport(plan.rank, plan.streams(), addresses, tcp, keep=options.verify)
+        return TcpTransport(plan.rank, plan.streams(), addresses, tcp, keep=options.verify, costs=options.costs)
     return RdmaTransport(plan.rank, plan.streams(), addresses, options.rdma, keep=options.verify)
 
 
@@ -179,36 +157,13 @@ def _expect(channel: socket.socket, wanted: type[Wanted]) -> Wanted:
 
 
 class _Driver:
-    """Carries actions from the engine to the transport, and events back, each when the rank's threads have handled it."""
+    """Carries actions from the engine to the transport, and events back."""
 
-    def __init__(
-<<<<<<< HEAD
-        self,
-        engine: Engine,
-        transport: TcpTransport,
-        channel: socket.socket,
-        clock: Clock,
-        costs: RankCosts | None = None,
-=======
-        self, engine: Engine, transport: TcpTransport | RdmaTransport, channel: socket.socket, clock: Clock
->>>>>>> integrate
-    ) -> None:
+    def __init__(self, engine: Engine, transport: Transport, channel: socket.socket, clock: Clock) -> None:
         self.engine = engine
         self._transport = transport
         self._channel = channel
         self._clock = clock
-<<<<<<< HEAD
-        self._handling = Handling(costs) if costs else None
-        self._alarms = Alarms(transport.set_timer)
-        self._posted: dict[tuple[Stream, int], PostRecv] = {}
-        self._begin = 0
-
-    def run(self, begin: int) -> None:
-        """From `begin` until the program has ended."""
-        self._begin = begin
-        engine = self.engine
-        self._alarms.add(begin, lambda now: self._do(engine.start(begin), now))
-=======
         self.late_ns = 0
         self._begin = self._due = 0
         self._computing = True  # until Go
@@ -219,47 +174,27 @@ class _Driver:
         self._begin = self._due = begin
         engine, started = self.engine, False
         self._transport.set_timer(begin)
->>>>>>> integrate
         while not engine.finished:
             events = self._transport.wait()
             now = self._clock()
             for event in events:
                 if isinstance(event, Received):
-<<<<<<< HEAD
-                    self._came(event, now)
-=======
                     self._received[event.stream] += 1
                     self._do(engine.received(event.stream, event.key, now))
->>>>>>> integrate
                 elif isinstance(event, Sent):
-                    self._do(engine.sent(event.stream, event.key, now), now)
+                    self._do(engine.sent(event.stream, event.key, now))
                 elif isinstance(event, ControlReady):
-<<<<<<< HEAD
-                    _answer(control.from_coordinator(self._channel), self._channel, engine)
-                else:
-                    self._alarms.ring(now)
-=======
                     self.answer(control.from_coordinator(self._channel))
                 else:
                     self.late_ns += now - self._due
                     self._computing = False
                     self._do(engine.timer(now) if started else engine.start(begin))
                     started = True
->>>>>>> integrate
 
-    def _do(self, actions: list[Action], now: int) -> None:
-        transport, engine = self._transport, self.engine
+    def _do(self, actions: list[Action]) -> None:
+        transport = self._transport
         for action in actions:
             if isinstance(action, StartSend):
-<<<<<<< HEAD
-                self._send(action, now)
-            elif isinstance(action, PostRecv):
-                if self._handling:
-                    self._posted[action.stream, action.key] = action
-                transport.post(action.stream, action.key, action.nbytes, action.data)
-            elif isinstance(action, SetTimer):
-                self._alarms.add(action.at_ns, lambda late: self._do(engine.timer(late), late))
-=======
                 self._started[action.stream] += 1
                 transport.send(action.stream, action.key, action.nbytes, action.data)
             elif isinstance(action, PostRecv):
@@ -268,32 +203,9 @@ class _Driver:
             elif isinstance(action, SetTimer):
                 self._computing, self._due = True, action.at_ns
                 transport.set_timer(action.at_ns)
->>>>>>> integrate
             elif isinstance(action, StepDone):
                 at = action.at_ns - self._begin
-                control.send(self._channel, control.Progress(engine.rank, action.step, at, action.exposed_ns))
-
-    def _send(self, action: StartSend, now: int) -> None:
-        def send(now: int) -> None:
-            self._transport.send(action.stream, action.key, action.nbytes, action.data)
-
-        self._when(self._handling.send(action.stream, now) if self._handling else now, send, now)
-
-    def _came(self, event: Received, now: int) -> None:
-        def receive(now: int) -> None:
-            self._do(self.engine.received(event.stream, event.key, now), now)
-
-        ready = now
-        if self._handling:
-            posted = self._posted.pop((event.stream, event.key))
-            ready = self._handling.receive(event.stream, posted.nbytes, posted.reduces, now)
-        self._when(ready, receive, now)
-
-    def _when(self, ready: int, act: Act, now: int) -> None:
-        if ready > now:
-            self._alarms.add(ready, act)
-        else:
-            act(now)
+                control.send(self._channel, control.Progress(self.engine.rank, action.step, at, action.exposed_ns))
 
     def answer(self, message: control.FromCoordinator) -> None:
         """Says what this rank waits for, and what has moved."""

@@ -57,55 +57,6 @@ class PeerLostError(BedError):
     """Another rank's end of a connection is gone: the cause is to be looked for there."""
 
 
-<<<<<<< HEAD
-=======
-@dataclass(frozen=True, slots=True)
-class TcpOptions:
-    """Per socket; None leaves it to the kernel. `congestion`: a name as in tcp_available_congestion_control; buffers in
-    bytes; `unsent`: bytes that are taken before they are sent. `ahead`: messages are read before they are posted, so that
-    none holds back what was sent after it.
-    """
-
-    congestion: str | None = None
-    send_buffer: int | None = None
-    recv_buffer: int | None = None
-    unsent: int | None = None
-    ahead: bool = False
-
-
-@dataclass(slots=True)
-class _Outgoing:
-    key: int
-    header: bytes
-    nbytes: int
-    data: memoryview | None
-    done: int = 0  # header included
-
-
-@dataclass(slots=True)
-class _Incoming:
-    key: int
-    nbytes: int
-    data: memoryview | None
-    done: int = 0
-
-
-class _Connection:
-    """One stream's socket and what is under way on it."""
-
-    def __init__(self, stream: Stream, sock: socket.socket) -> None:
-        self.stream = stream
-        self.socket = sock
-        self.mask = select.EPOLLIN | select.EPOLLRDHUP
-        self.outgoing: deque[_Outgoing] = deque()
-        self.posted: dict[int, _Incoming] = {}
-        self.early: dict[int, _Incoming] = {}
-        self.header = bytearray()
-        self.coming: _Incoming | None = None
-        self.low = 1
-
-
->>>>>>> integrate
 class TcpTransport:
     """The connections of one rank. Listens from its making on; `connect` when every rank does.
 
@@ -201,9 +152,6 @@ class TcpTransport:
         self._control = control.fileno()
         self._epoll.register(self._control, select.EPOLLIN)
 
-    def settle(self) -> None:
-        """The kernel answers the other ranks by itself: there is nothing to wait for."""
-
     def wait(self) -> list[Event]:
         """Blocks until something has happened. Call it again only when every event has been dealt with."""
         while not self._events:
@@ -219,6 +167,9 @@ class TcpTransport:
         events, self._events = self._events, []
         return events
 
+    def settle(self) -> None:
+        """The kernel answers the other ranks by itself: there is nothing to wait for."""
+
     def flows(self) -> tuple[Flow, ...]:
         """TCP_INFO of this end of every connection."""
         return tuple(flow(self._rank, *end, self._connections[end].socket) for end in self._ends)
@@ -233,32 +184,9 @@ class TcpTransport:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-<<<<<<< HEAD
     def _carrier(self, stream: Stream, key: int) -> Connection:
         """Which connection carries message `key`: the next for the next message, and for the next operation."""
         return self._connections[stream, ((key >> MESSAGE_BITS) + key) % self._options.streams]
-=======
-    def _socket(self, host: str) -> socket.socket:
-        sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # Buffers before listen and connect: the window's scale is agreed on in the handshake.
-        if self._options.send_buffer is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._options.send_buffer)
-        if self._options.recv_buffer is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._options.recv_buffer)
-        if self._options.unsent is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, self._options.unsent)
-        if self._options.congestion is not None:
-            try:
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, self._options.congestion.encode())
-            except OSError as error:
-                sock.close()
-                raise MachineError(
-                    f"congestion control {self._options.congestion!r} can't be used: {error.strerror}",
-                    mend="choose one of /proc/sys/net/ipv4/tcp_allowed_congestion_control",
-                ) from error
-        return sock
->>>>>>> integrate
 
     def _dial(self, stream: Stream, number: int) -> socket.socket:
         address = self._addresses[stream.peer]
@@ -292,13 +220,9 @@ class TcpTransport:
             self._interest(connection, select.EPOLLOUT, False)
             self._write(connection)
         if mask & select.EPOLLIN:
-<<<<<<< HEAD
             if connection.into and self._clock() < connection.taken_at:
                 self._pause(connection)
-            elif connection.posted:
-=======
-            if connection.posted or self._options.ahead:
->>>>>>> integrate
+            elif connection.posted or self._options.ahead:
                 self._read(connection)
             else:
                 self._interest(connection, select.EPOLLIN, False)
@@ -393,7 +317,7 @@ class TcpTransport:
         connection.paused = False
         if connection.coming and not connection.coming.left:
             self._complete(connection)
-        self._interest(connection, select.EPOLLIN, bool(connection.posted))
+        self._interest(connection, select.EPOLLIN, self._options.ahead or bool(connection.posted))
 
     def _announced(self, connection: Connection) -> Incoming:
         key, nbytes = HEADER.unpack(connection.header)

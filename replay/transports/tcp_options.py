@@ -17,7 +17,9 @@ _SO_MAX_PACING_RATE = 47  # include/uapi/asm-generic/socket.h
 class TcpOptions:
     """Per socket; None leaves it to the kernel. `congestion`: a name as in tcp_available_congestion_control; buffers and
     `mss` in bytes; `pacing`: the most that is sent, in bytes a second; `nodelay`: small segments don't wait for
-    acknowledgements (Nagle's algorithm off). `streams`: connections that carry one stream's messages.
+    acknowledgements (Nagle's algorithm off). `streams`: connections that carry one stream's messages. `unsent`: bytes that are
+    taken before they are sent; `ahead`: messages are read before they are posted, so that none holds back what was sent
+    after it.
     """
 
     congestion: str | None = None
@@ -27,6 +29,8 @@ class TcpOptions:
     pacing: int | None = None
     nodelay: bool = True
     streams: int = 1
+    unsent: int | None = None
+    ahead: bool = False
 
     @classmethod
     def of(cls, tcp: Tcp) -> Self:
@@ -49,6 +53,8 @@ def new_socket(host: str, options: TcpOptions) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.send_buffer)
     if options.recv_buffer is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.recv_buffer)
+    if options.unsent is not None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, options.unsent)
     if options.mss is not None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, options.mss)
     if options.pacing is not None:
