@@ -16,7 +16,7 @@ from emulator.events import Course, Effect, Step
 from emulator.links import Direction, Link
 from emulator.network import Network
 from emulator.traffic import Incast, OnOff, Pattern, Traffic
-from emulator.transport import Costs
+from emulator.transport import Costs, Tcp
 from emulator.units import Duration, Rate
 
 UNSCALED = (
@@ -38,6 +38,7 @@ def dilate(network: Network, factor: Fraction) -> Network:
     try:
         return replace(
             network,
+            tcp=_tcp(network.tcp, factor),
             costs=_costs(network.costs, factor),
             links=tuple(_link(link, factor) for link in network.links),
             events=tuple(_course(course, factor) for course in network.events),
@@ -61,6 +62,10 @@ def _direction(way: Direction, factor: Fraction) -> Direction:
         delay=_longer(way.delay, factor),
         jitter=jitter,
     )
+
+
+def _tcp(tcp: Tcp, factor: Fraction) -> Tcp:
+    return tcp if tcp.pacing is None else replace(tcp, pacing=_slower(tcp.pacing, factor))
 
 
 def _costs(costs: Costs, factor: Fraction) -> Costs:

@@ -34,6 +34,7 @@ import struct
 import msgspec
 
 from replay.transports.rdma.settings import RdmaOptions
+from replay.transports.tcp_options import TcpOptions
 
 _LENGTH = struct.Struct("<I")
 
@@ -50,6 +51,7 @@ class Listen(msgspec.Struct, frozen=True, tag=True):
     addresses: dict[int, tuple[str, int]]
     verify: bool
     rdma: RdmaOptions | None = None
+    tcp: TcpOptions = TcpOptions()
 
 
 class Listening(msgspec.Struct, frozen=True, tag=True):

@@ -96,6 +96,24 @@ def costs_of(network: Network) -> Mapping[int, RankCosts]:
     }
 
 
+def statement(network: Network, applied: bool) -> tuple[str, ...]:
+    """What whoever reads a result has to know of what its hosts took; nothing where they take nothing."""
+    costs = network.costs
+    if costs == NO_COSTS:
+        return ()
+    if not applied:
+        return (
+            "host costs are not applied: they are in virtual time, and with --dilate, on beds that are made for the run",
+        )
+    said = [f"{costs.message} a message, half on each host"] if costs.message else []
+    if network.transport == "tcp":
+        rates = (("copying {} a host each way", costs.copy), ("{} a connection", costs.stream))
+        said += [words.format(rate) for words, rate in rates if rate is not None]
+    if costs.reduce is not None:
+        said.append(f"adding up {costs.reduce} a rank")
+    return (f"host costs, as timed work: {', '.join(said)}",) if said else ()
+
+
 class Handling:
     """A rank's threads: when a message that is to be sent may go to the transport, and one that has come to the program."""
 
