@@ -16,7 +16,7 @@ from emulator.events import Course, Effect, Step
 from emulator.links import Direction, Link
 from emulator.network import Network
 from emulator.traffic import Incast, OnOff, Pattern, Traffic
-from emulator.transport import Costs
+from emulator.transport import Costs, Tcp
 from emulator.units import Duration, Rate
 
 UNSCALED = (
@@ -38,6 +38,7 @@ def dilate(network: Network, factor: Fraction) -> Network:
     try:
         return replace(
             network,
+            tcp=_tcp(network.tcp, factor),
             costs=_costs(network.costs, factor),
             links=tuple(_link(link, factor) for link in network.links),
             events=tuple(_course(course, factor) for course in network.events),
@@ -63,9 +64,14 @@ def _direction(way: Direction, factor: Fraction) -> Direction:
     )
 
 
+def _tcp(tcp: Tcp, factor: Fraction) -> Tcp:
+    return tcp if tcp.pacing is None else replace(tcp, pacing=_slower(tcp.pacing, factor))
+
+
 def _costs(costs: Costs, factor: Fraction) -> Costs:
-    copy, reduce = (None if rate is None else _slower(rate, factor) for rate in (costs.copy, costs.reduce))
-    return Costs(_longer(costs.message, factor), copy, reduce)
+    rates = costs.copy, costs.reduce, costs.stream
+    copy, reduce, stream = (None if rate is None else _slower(rate, factor) for rate in rates)
+    return Costs(_longer(costs.message, factor), copy, reduce, stream)
 
 
 def _course(course: Course, factor: Fraction) -> Course:

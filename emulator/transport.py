@@ -1,15 +1,16 @@
 """How messages go from rank to rank, and what they cost the hosts besides the wire.
 
-tcp: {congestion: cubic, buffer: 16 MiB, ecn: true}
+tcp: {congestion: cubic, buffer: 16 MiB, ecn: true, streams: 4, mss: 1000, nodelay: false, delayed_ack: false,
+      initial_window: 32, initial_receive_window: 64, pacing: 5 gbit}
 transport: rdma                       # or tcp
 rdma: {recovery: go-back-n, congestion: dcqcn, lossless: true}
-costs: {message: 630 ns, copy: 40 gbit, reduce: unlimited}   # of every host
+costs: {message: 630 ns, copy: 40 gbit, stream: 16.5 gbit, reduce: unlimited}   # of every host
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from emulator.links import UNLIMITED, Settings, read_rate
@@ -25,16 +26,37 @@ Recovery = Literal["go-back-n", "selective-repeat"]
 RECOVERIES: tuple[Recovery, ...] = ("go-back-n", "selective-repeat")
 RdmaCongestion = Literal["none", "dcqcn"]
 RDMA_CONGESTION: tuple[RdmaCongestion, ...] = ("none", "dcqcn")
+MAX_STREAMS = 64
+"""As many as NCCL allows, sockets and threads together (MAX_SOCKETS, net_socket.cc)."""
+MSS = 88, 32767
+"""What TCP_MAXSEG takes, in bytes (TCP_MIN_MSS, MAX_TCP_WINDOW; include/net/tcp.h)."""
+MAX_WINDOW = 2**16
+"""Segments: 95 MB of Ethernet's, more than any path of ours holds before its first acknowledgement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tcp:
-    """TCP on every host. `buffer` is what a socket may hold each way; None lets the kernel tune it. `ecn`: connections ask
-    for congestion to be marked (RFC 3168), as DCTCP always does."""
+    """TCP on every host. None leaves it to the kernel.
+
+    `buffer` is what a socket may hold each way. `ecn`: connections ask for congestion to be marked (RFC 3168), as DCTCP
+    always does. `streams`: connections of two ranks for one lane, which take its messages in turn. `mss`: the most that a
+    segment carries, in bytes (TCP_MAXSEG). `nodelay`: small segments don't wait for acknowledgements (RFC 896's rule off).
+    `delayed_ack`: a lone segment's acknowledgement waits for another (RFC 1122); without it each is acknowledged at once
+    (RTAX_QUICKACK). `initial_window`: segments that are sent before the first acknowledgement, Linux's 10 (RFC 6928) if None;
+    `initial_receive_window`: segments that a receiver first lets come (RTAX_INITCWND, RTAX_INITRWND of linux/rtnetlink.h).
+    `pacing`: what a connection sends at most, its packets evenly spaced (SO_MAX_PACING_RATE).
+    """
 
     congestion: Congestion
     buffer: Size | None
     ecn: bool
+    streams: int = 1
+    mss: int | None = None
+    nodelay: bool = True
+    delayed_ack: bool = True
+    initial_window: int | None = None
+    initial_receive_window: int | None = None
+    pacing: Rate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +77,15 @@ class Rdma:
 class Costs:
     """What a host takes besides the wire.
 
-    `message`: for each message, from one rank to another, on both hosts together. `copy`: how fast a host moves bytes between
-    the network and its ranks' memory, each way; `reduce`: how fast a rank adds up what it gets. None is unlimited.
+    `message`: for each message, from one rank to another, on both hosts together, half on each. `copy`: how fast a host moves
+    bytes between the network and its ranks' memory, each way; `stream`: how fast one of its cores does, and each connection
+    has one each way; `reduce`: how fast a rank adds up what it gets. None is unlimited.
     """
 
     message: Duration
     copy: Rate | None
     reduce: Rate | None
+    stream: Rate | None = None
 
 
 NO_COSTS = Costs(Duration(0), None, None)
@@ -72,7 +96,7 @@ KEYS = ("tcp", "transport", "rdma", "costs")
 
 def read_tcp(layers: Sequence[Settings]) -> Tcp:
     """The TCP that `layers` of a file's top level make, later ones over earlier ones. Raises NetworkError, as all here do."""
-    settings = _merged(layers, "tcp", ("congestion", "buffer", "ecn"))
+    settings = _merged(layers, "tcp", tuple(field.name for field in fields(Tcp)))
     buffer = settings.get("buffer")
     congestion: Congestion = settings["congestion"].choice(CONGESTION) if "congestion" in settings else "cubic"
     ecn = settings["ecn"].boolean() if "ecn" in settings else congestion == "dctcp"
@@ -82,7 +106,24 @@ def read_tcp(layers: Sequence[Settings]) -> Tcp:
         congestion=congestion,
         buffer=None if buffer is None or buffer.value == AUTO else buffer.parse(Size.parse),
         ecn=ecn,
+        streams=settings["streams"].integer(1, MAX_STREAMS) if "streams" in settings else 1,
+        mss=_or_auto(settings, "mss", *MSS),
+        nodelay=_flag(settings, "nodelay"),
+        delayed_ack=_flag(settings, "delayed_ack"),
+        initial_window=_or_auto(settings, "initial_window", 1, MAX_WINDOW),
+        initial_receive_window=_or_auto(settings, "initial_receive_window", 1, MAX_WINDOW),
+        pacing=read_rate(settings["pacing"]) if "pacing" in settings else None,
     )
+
+
+def _or_auto(settings: Mapping[str, Node], key: str, least: int, most: int) -> int | None:
+    if key not in settings or settings[key].value == AUTO:
+        return None
+    return settings[key].integer(least, most)
+
+
+def _flag(settings: Mapping[str, Node], key: str) -> bool:
+    return key not in settings or settings[key].boolean()
 
 
 def read_kind(layers: Sequence[Settings]) -> Kind:
@@ -103,11 +144,12 @@ def read_rdma(layers: Sequence[Settings]) -> Rdma:
 
 def read_costs(layers: Sequence[Settings]) -> Costs:
     """The costs that the layers make; what none of them says is free."""
-    settings = _merged(layers, "costs", ("message", "copy", "reduce"))
+    settings = _merged(layers, "costs", ("message", "copy", "stream", "reduce"))
     return Costs(
         message=settings["message"].parse(Duration.parse) if "message" in settings else Duration(0),
         copy=read_rate(settings["copy"]) if "copy" in settings else None,
         reduce=read_rate(settings["reduce"]) if "reduce" in settings else None,
+        stream=read_rate(settings["stream"]) if "stream" in settings else None,
     )
 
 
@@ -126,6 +168,13 @@ def transport_to_plain(tcp: Tcp, kind: Kind, rdma: Rdma, costs: Costs) -> dict[s
             "congestion": tcp.congestion,
             "buffer": AUTO if tcp.buffer is None else str(tcp.buffer),
             "ecn": str(tcp.ecn).lower(),
+            "streams": tcp.streams,
+            "mss": AUTO if tcp.mss is None else tcp.mss,
+            "nodelay": str(tcp.nodelay).lower(),
+            "delayed_ack": str(tcp.delayed_ack).lower(),
+            "initial_window": AUTO if tcp.initial_window is None else tcp.initial_window,
+            "initial_receive_window": AUTO if tcp.initial_receive_window is None else tcp.initial_receive_window,
+            "pacing": UNLIMITED if tcp.pacing is None else str(tcp.pacing),
         },
         "transport": kind,
         "rdma": {
@@ -136,6 +185,7 @@ def transport_to_plain(tcp: Tcp, kind: Kind, rdma: Rdma, costs: Costs) -> dict[s
         "costs": {
             "message": str(costs.message),
             "copy": UNLIMITED if costs.copy is None else str(costs.copy),
+            "stream": UNLIMITED if costs.stream is None else str(costs.stream),
             "reduce": UNLIMITED if costs.reduce is None else str(costs.reduce),
         },
     }

@@ -34,6 +34,7 @@ import struct
 import msgspec
 
 from replay.transports.rdma.settings import RdmaOptions
+from replay.transports.tcp_options import TcpOptions
 
 _LENGTH = struct.Struct("<I")
 
@@ -50,6 +51,7 @@ class Listen(msgspec.Struct, frozen=True, tag=True):
     addresses: dict[int, tuple[str, int]]
     verify: bool
     rdma: RdmaOptions | None = None
+    tcp: TcpOptions = TcpOptions()
 
 
 class Listening(msgspec.Struct, frozen=True, tag=True):
@@ -109,7 +111,8 @@ class Status(msgspec.Struct, frozen=True, tag=True):
 
 
 class Flow(msgspec.Struct, frozen=True):
-    """One end of a TCP connection when the run ended, from TCP_INFO (linux/tcp.h).
+    """One end of a TCP connection when the run ended, from TCP_INFO (linux/tcp.h). `number`: which of its stream's
+    connections it is, from 0 on.
 
     Bytes are payload as TCP counts it, message headers included; `*_us` are microseconds; `limited` is how long TCP had
     data to send and was held by the receiver's window or by its own send buffer.
@@ -122,6 +125,7 @@ class Flow(msgspec.Struct, frozen=True):
     peer: int
     lane: int
     p2p: bool
+    number: int
     congestion: str
     bytes_sent: int
     bytes_acked: int

@@ -18,13 +18,15 @@ from emulator.beds.bed import Bed, LinkCounters
 from emulator.errors import BedError, MachineError, NetworkError
 from replay import background, control
 from replay.companions import Companion, Companions
+from replay.costs import costs_of
 from replay.director import Director
 from replay.gauge import Gauge
 from replay.plan import Plan, RankPlan
 from replay.process import Held, dismiss
 from replay.stuck import is_deadlock, waiting
 from replay.transports.rdma.settings import rdma_options
-from replay.transports.tcp import PeerLostError, TcpOptions
+from replay.transports.tcp import PeerLostError
+from replay.transports.tcp_options import TcpOptions
 from replay.transports.timer import Timer
 from replay.worker import WorkerOptions, monotonic, start_worker
 from traces.errors import TraceError
@@ -100,7 +102,7 @@ def run(
             f"no host for rank {missing[0]}: the network has {len(hosts)} ranks, the job {len(plan.ranks)}"
         )
     addresses = {rank: (bed.address(hosts[rank]), _PORT + rank) for rank in plan.ranks}
-    congestion = TcpOptions(congestion=bed.network.tcp.congestion)
+    tcp, costs = TcpOptions.of(bed.network.tcp), costs_of(bed.network)
     rdma = rdma_options(bed.network, bed.fidelity) if bed.network.transport == "rdma" else None
     director = Director(bed)
     beside = Companions([*background.companions(bed), *companions], on_start, stall_s)
@@ -108,7 +110,7 @@ def run(
     crew = _Crew(on_progress, stall_s, director, beside, gauge)
     try:
         for rank, own in plan.ranks.items():
-            options = WorkerOptions(verify=verify, tcp=congestion, rdma=rdma, setup=partial(bed.enter, hosts[rank]))
+            options = WorkerOptions(verify, tcp, rdma, costs.get(rank), partial(bed.enter, hosts[rank]))
             worker = start(own, addresses, options)
             crew.add(worker)
             if worker.pid is not None:

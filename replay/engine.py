@@ -193,6 +193,12 @@ class Engine:
         self._done(running, index, now)
         return self._advance(now)
 
+    def added(self, stream: Stream, key: int) -> int:
+        """How many bytes of a message that was posted are to be added to what is there."""
+        running, index = self._recvs[stream, key]
+        task = running.schedule.tasks[index]
+        return _nbytes(running, index) if isinstance(task, Recv) and task.reduce else 0
+
     def blocked(self) -> str:
         """What this rank is waiting for, for people."""
         if self.finished:

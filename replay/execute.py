@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -26,13 +27,14 @@ from emulator.kernel.init import PROGRESS_DEVICE
 from emulator.ledger import Ledger
 from emulator.network import Network
 from emulator.shaping import Fidelity
+from emulator.transport import NO_COSTS
 from replay import capture, control, coordinator, dilation
 from replay.coordinator import Start
 from replay.fidelity import fidelity_of
 from replay.measured import write_measurement
 from replay.muster import called
 from replay.plan import Plan
-from replay.request import Request, plan_of
+from replay.request import Request, plan_of, takes_costs
 from replay.results import Run
 from replay.watch import Watch
 from replay.worker import start_worker
@@ -68,7 +70,7 @@ def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said]
     """
     plan, factor = plan_of(request), Fraction(request.dilation)
     asked = request.resolved_network()
-    network = dilate(asked, factor)
+    network = dilate(asked if takes_costs(request) else replace(asked, costs=NO_COSTS), factor)
     placed = _mustered if request.bed == "compose" else _forked
     with placed(request, network, plan, ledger) as (bed, start):
         say(Up(bed.fidelity, bed.exact))

@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from emulator.errors import BedError
@@ -59,7 +59,8 @@ class Muster:
         """
         reported = self.ranks[plan.rank]
         with suppress(OSError):  # it died: the coordinator finds out
-            control.send(reported.control, control.Listen(dict(addresses), options.verify, options.rdma))
+            tcp = replace(options.tcp, congestion=None)
+            control.send(reported.control, control.Listen(dict(addresses), options.verify, options.rdma, tcp))
         return reported
 
 
@@ -120,7 +121,7 @@ def report(plan: RankPlan, channel: socket.socket) -> int:
     except EOFError:
         return 1  # it has given up, and says why
     assert isinstance(asked, control.Listen)
-    return run_rank(plan, asked.addresses, channel, WorkerOptions(verify=asked.verify, rdma=asked.rdma))
+    return run_rank(plan, asked.addresses, channel, WorkerOptions(verify=asked.verify, tcp=asked.tcp, rdma=asked.rdma))
 
 
 def reach(meeting: Path = MEETING, limit_s: float = LIMIT_S) -> socket.socket:

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from emulator.network import Network, from_dict
-from emulator.transport import NO_COSTS
 from replay.choosing import with_algorithms
 from replay.plan import DEFAULT_SEGMENT, Plan, lower
 from replay.whatif.compute import scaled
@@ -90,12 +89,11 @@ def prepare(path: Path, what_if: tuple[str, ...], steps: str) -> Scenario:
     return apply(trace, what_if)
 
 
-def not_applied(network: Network) -> tuple[str, ...]:
-    """What the network asks for that a replay can't do yet, and what it does in its place; nothing where it can."""
-    said: list[str] = []
-    if network.costs != NO_COSTS:
-        said.append("host costs are not applied yet: in virtual time CPU work is free")
-    return tuple(said)
+def takes_costs(request: Request) -> bool:
+    """Whether hosts take what the network's `costs` say: not in real time, where their processors take time themselves, unless
+    that is stretched; nor among ranks that somebody else started, for those share no memory in which to add it up.
+    """
+    return request.bed != "compose" and (request.ground == "virtual" or Fraction(request.dilation) != 1)
 
 
 def plan_of(request: Request) -> Plan:

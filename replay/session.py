@@ -16,13 +16,14 @@ from emulator.network import Network, to_dict
 from replay import control
 from replay.capture import check_links
 from replay.choosing import with_algorithms
+from replay.costs import statement as statement_of_costs
 from replay.dilation import read_dilation, statement
 from replay.execute import Said, Up
 from replay.fidelity import fidelity_of, in_bursts
 from replay.grounds import GROUNDS, describe_kernel
 from replay.ideal import ideal_step_ns
 from replay.plan import DEFAULT_SEGMENT, lower
-from replay.request import STALL_S, Request, not_applied, prepare
+from replay.request import STALL_S, Request, prepare, takes_costs
 from replay.results import FORMAT, Run, RunFolder, read_evidence, read_holders, read_totals, summarise
 from replay.seats import load_seated
 from replay.truth import doubts
@@ -99,33 +100,35 @@ def replay(
     factor = read_dilation(dilation, ground)
     plan, chosen = with_algorithms(lower(job.trace, segment=segment), tuple(algorithms), network)
     how = fidelity_of(fidelity, network, plan)
+    request = Request(
+        trace=str(job.path.resolve()),
+        trace_hash=job.trace_hash,
+        network=to_dict(network),
+        what_if=job.what_if,
+        steps=job.steps,
+        ground=ground,
+        bed=bed,
+        image=image,
+        fidelity=fidelity,
+        verify=verify,
+        pcap=tuple(pcap),
+        dilation=dilation,
+        algorithms=tuple(algorithms),
+        segment=segment,
+        stall_s=stall_s,
+    )
+    hosts = statement_of_costs(network, takes_costs(request))
     run = Run(
         format=FORMAT,
         tracebed=_version(),
         command=tuple(command),
-        request=Request(
-            trace=str(job.path.resolve()),
-            trace_hash=job.trace_hash,
-            network=to_dict(network),
-            what_if=job.what_if,
-            steps=job.steps,
-            ground=ground,
-            bed=bed,
-            image=image,
-            fidelity=fidelity,
-            verify=verify,
-            pcap=tuple(pcap),
-            dilation=dilation,
-            algorithms=tuple(algorithms),
-            segment=segment,
-            stall_s=stall_s,
-        ),
+        request=request,
         kernel=describe_kernel(ground),
         fidelity=how,
         assumed=(
             *job.assumed,
             *([statement(factor)] if factor != 1 else []),
-            *not_applied(network),
+            *hosts,
             *chosen,
             *in_bursts(how, plan),
         ),

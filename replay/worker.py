@@ -16,15 +16,18 @@ from typing import TypeVar
 
 from emulator.errors import BedError
 from replay import control
+from replay.costs import Handling, RankCosts
 from replay.engine import NEVER, Action, Engine, PostRecv, SetTimer, StartSend, StepDone
 from replay.payload import Verified
 from replay.plan import RankPlan, Stream
 from replay.process import Process, fork
 from replay.sending import UNSENT
 from replay.transports.events import ControlReady, Received, Sent
+from replay.transports.handled import Handled, Transport
 from replay.transports.rdma.settings import RdmaOptions
 from replay.transports.rdma.transport import RdmaTransport
-from replay.transports.tcp import PeerLostError, TcpOptions, TcpTransport
+from replay.transports.tcp import PeerLostError, TcpTransport
+from replay.transports.tcp_options import TcpOptions
 
 Clock = Callable[[], int]
 Wanted = TypeVar("Wanted", bound=control.FromCoordinator)
@@ -38,12 +41,13 @@ def monotonic() -> int:
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
     """`verify`: send real tensors and compare every element. `setup` runs first in a forked process: it enters the
-    rank's host. `rdma`: what its connections are where they are not TCP's.
+    rank's host. `rdma`: what its connections are where they are not TCP's; `costs`: what its host takes, None for nothing.
     """
 
     verify: bool = False
     tcp: TcpOptions = field(default_factory=TcpOptions)
     rdma: RdmaOptions | None = None
+    costs: RankCosts | None = None
     setup: Callable[[], None] | None = None
 
 
@@ -100,7 +104,8 @@ def _run(
         transport.settle()
         begin = _expect(channel, control.Go).at_ns
         engine = Engine(plan, payload)
-        driver = _Driver(engine, transport, channel, clock)
+        carrier = Handled(transport, Handling(options.costs), engine.added, clock) if options.costs else transport
+        driver = _Driver(engine, carrier, channel, clock)
         cpu, delayed = _on_processor()
         try:
             driver.run(begin)
@@ -140,7 +145,7 @@ def _transport(
 ) -> TcpTransport | RdmaTransport:
     if options.rdma is None:
         tcp = options.tcp if plan.sending is None else replace(options.tcp, unsent=UNSENT, ahead=True)
-        return TcpTransport(plan.rank, plan.streams(), addresses, tcp, keep=options.verify)
+        return TcpTransport(plan.rank, plan.streams(), addresses, tcp, keep=options.verify, costs=options.costs)
     return RdmaTransport(plan.rank, plan.streams(), addresses, options.rdma, keep=options.verify)
 
 
@@ -154,9 +159,7 @@ def _expect(channel: socket.socket, wanted: type[Wanted]) -> Wanted:
 class _Driver:
     """Carries actions from the engine to the transport, and events back."""
 
-    def __init__(
-        self, engine: Engine, transport: TcpTransport | RdmaTransport, channel: socket.socket, clock: Clock
-    ) -> None:
+    def __init__(self, engine: Engine, transport: Transport, channel: socket.socket, clock: Clock) -> None:
         self.engine = engine
         self._transport = transport
         self._channel = channel

@@ -195,9 +195,9 @@ class NetnsBed:
         for host in self._addresses:
             with self._inside(host) as ipr:
                 # Who runs in a namespace of somebody else's may not be allowed to choose.
-                congestion = self.network.tcp.congestion if host in self._attached else None
+                metrics = routing.metrics_of(self.network.tcp, choose=host in self._attached)
                 to = {self._addresses[other]: mtu for other, mtu in mtus[host].items()}
-                routing.leave_by(ipr, "eth0", to, congestion)
+                routing.leave_by(ipr, "eth0", to, metrics)
         self._build_routes()
 
     def _build_switch(self, switch: str) -> None:

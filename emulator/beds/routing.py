@@ -7,15 +7,19 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from emulator import wire
 from emulator.errors import MachineError
 from emulator.namespace import sysctl
+from emulator.transport import Tcp
 
 if TYPE_CHECKING:
     from pyroute2 import IPRoute
 
+Metrics = Mapping[str, int | str]
+"""What a route says of what goes there, by the names of RTAX_* in small letters."""
 _PEER = "169.254.0.1"  # link-local (RFC 3927)
 _ONLINK = 4  # RTNH_F_ONLINK, linux/rtnetlink.h: the gateway is there, whatever the addresses say
 _HASH_SEED = Path("/proc/sys/net/ipv4/fib_multipath_hash_seed")
@@ -49,41 +53,50 @@ def add_peer(ipr: IPRoute, port: str, address: str) -> None:
     ipr.neigh("add", dst=_PEER, lladdr=address, ifindex=wire.device(ipr, port), state="permanent")
 
 
-def add_route(
-    ipr: IPRoute, to: str, ports: Sequence[str], mtu: int | None = None, congestion: str | None = None
-) -> None:
+def metrics_of(tcp: Tcp, choose: bool) -> Metrics:
+    """What a host's routes say to its TCP connections (RTAX_*, linux/rtnetlink.h). `choose`: the congestion control as well,
+    whatever their programs may choose.
+    """
+    return {
+        **({"cc_algo": tcp.congestion} if choose else {}),
+        **({} if tcp.delayed_ack else {"quickack": 1}),
+        **({"initcwnd": tcp.initial_window} if tcp.initial_window else {}),
+        **({"initrwnd": tcp.initial_receive_window} if tcp.initial_receive_window else {}),
+    }
+
+
+def add_route(ipr: IPRoute, to: str, ports: Sequence[str], metrics: Metrics = MappingProxyType({})) -> None:
     """Send what is for `to` (a prefix, or "default") out of one of `ports`, always the same for two hosts (ECMP).
 
-    `mtu`: the largest packet that this host sends there, in bytes, where that is not the port's own MTU. `congestion`: the
-    congestion control of its TCP connections there, whatever their programs may choose (RTAX_CC_ALGO, linux/rtnetlink.h).
+    `metrics`: of this route; its "mtu" is the largest packet that this host sends there, in bytes, where that is not the
+    port's own.
     """
     hops = [{"gateway": _PEER, "oif": wire.device(ipr, port), "flags": _ONLINK} for port in ports]
-    metrics = {"metrics": {"mtu": mtu, "cc_algo": congestion}} if mtu or congestion else {}
     if len(hops) == 1:
-        ipr.route("add", dst=to, **hops[0], **metrics)
+        ipr.route("add", dst=to, **hops[0], metrics=metrics)
     else:
-        ipr.route("add", dst=to, multipath=hops, **metrics)
+        ipr.route("add", dst=to, multipath=hops, metrics=metrics)
 
 
-def leave_by(ipr: IPRoute, port: str, mtus: Mapping[str, int], congestion: str | None = None) -> None:
+def leave_by(ipr: IPRoute, port: str, mtus: Mapping[str, int], metrics: Metrics) -> None:
     """Send all of this host's packets out of `port`; `mtus` says, by address, how large those to the others may be.
 
     A router on the way would drop what is too large for its next link: no host asks there (path MTU discovery) for what is
-    known beforehand. `congestion` is as `add_route` has it.
+    known beforehand. `metrics` are those of every route.
 
     Raises:
-        MachineError: this kernel lacks that congestion control.
+        MachineError: this kernel lacks the congestion control that is in `metrics`.
     """
     from pyroute2.netlink.exceptions import NetlinkError
 
     least = min(mtus.values(), default=None)
     try:
-        add_route(ipr, "default", [port], least, congestion)
+        add_route(ipr, "default", [port], {**metrics, **({"mtu": least} if least else {})})
     except NetlinkError as error:
-        if congestion is None or error.code != errno.EINVAL:
+        if "cc_algo" not in metrics or error.code != errno.EINVAL:
             raise
         mend = "choose one of /proc/sys/net/ipv4/tcp_available_congestion_control"
-        raise MachineError(f"this kernel has no congestion control {congestion!r}", mend=mend) from None
+        raise MachineError(f"this kernel has no congestion control {metrics['cc_algo']!r}", mend=mend) from None
     for address, mtu in mtus.items():
         if mtu != least:
-            add_route(ipr, f"{address}/32", [port], mtu, congestion)
+            add_route(ipr, f"{address}/32", [port], {**metrics, "mtu": mtu})

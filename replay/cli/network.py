@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 MOST_NAMES = 6
-_WIDE = 110  # columns in which the host costs fit as well
+_WIDE = 120  # columns in which the host costs fit as well
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -113,6 +113,7 @@ def _numbers(network: Network) -> dict[str, str]:
         "transport": _transport(network),
         "message": str(costs.message),
         "copy": _rate(costs.copy),
+        "stream": _rate(costs.stream),
     }
 
 
@@ -130,7 +131,6 @@ def split_settings(settings: tuple[str, ...]) -> dict[str, str]:
 def _print(network: Network) -> None:
     from emulator.shaping import choose_fidelity
     from emulator.transport import NO_COSTS
-    from replay.request import not_applied
 
     buffer = network.tcp.buffer or "tuned by the kernel"
     click.echo(f"{network.name} ({network.source or 'all from the file'}), seed {network.seed}")
@@ -140,10 +140,8 @@ def _print(network: Network) -> None:
         click.echo(f"transport {_transport(network)}")
     costs = network.costs
     if costs != NO_COSTS:
-        limits = f"copy {_rate(costs.copy)}, reduce {_rate(costs.reduce)}"
+        limits = f"copy {_rate(costs.copy)}, stream {_rate(costs.stream)}, reduce {_rate(costs.reduce)}"
         click.echo(f"host costs: message {costs.message}, {limits}")
-    for statement in not_applied(network):
-        click.echo(statement)
     held = [f"{host.name} ({', '.join(str(rank) for rank in host.ranks) or 'none'})" for host in network.hosts]
     click.echo(f"hosts (and their ranks): {_some(held)}")
     islands = [switch.name for switch in network.switches if switch.island]

@@ -1,9 +1,12 @@
-"""Messages over the kernel's TCP: one connection a stream, one epoll loop, payload that Python never touches.
+"""Messages over the kernel's TCP: one connection a stream or several, one epoll loop, payload that Python never touches.
 
 Ahead of each message goes a header of 16 bytes, its key and its size, which the receiver holds against what it expects.
 A connection is read only while a receive is posted on it, so a slow receiver holds its sender back as TCP does it. What
 then comes first may be a message that is posted later: it is taken all the same, because the one that is waited for
-lies behind it.
+lies behind it. Of a stream's connections a message takes the one that its key says, so both ends know which.
+
+Where hosts take time to copy, a message goes to the kernel in pieces, each when it has been copied, and comes from it in
+pieces, none before the one ahead has been copied: copying overlaps the wire, and a slow receiver's window closes.
 
 A system call is what costs time in the lab kernel (wall-clock time; CPU work takes no virtual time): so epoll is asked
 first, and a socket is read or written until it was short, not until it says EAGAIN.
@@ -16,22 +19,25 @@ import os
 import select
 import socket
 import struct
-from collections import deque
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Self
 
-from emulator.errors import BedError, MachineError
+from emulator.errors import BedError
 from replay.control import Flow
+from replay.costs import Copying, RankCosts, copying
 from replay.plan import MESSAGE_BITS, Stream
+from replay.transports.alarms import Alarms
 from replay.transports.events import ControlReady, Event, Received, Sent, TimerExpired
+from replay.transports.tcp_connection import HEADER, Connection, Incoming, Outgoing
 from replay.transports.tcp_info import flow
+from replay.transports.tcp_options import TcpOptions, new_socket
 from replay.transports.timer import Timer
 
-_HEADER = struct.Struct("<QQ")
-_HELLO = struct.Struct("<4sIiI")
+_HELLO = struct.Struct("<4sIiHH")
 _MAGIC = b"TBED"
 _INLINE = 16 << 10
 """Bytes up to which a pretended payload goes out with its header in one call, instead of by sendfile."""
@@ -43,62 +49,19 @@ _PART = 16 << 10
 """The least that SO_RCVLOWAT is set to, about ten packets."""
 _SINK = 64 << 20
 """Bytes that one call can drop. Address space only: with MSG_TRUNC the kernel writes nothing there (tcp(7))."""
+_PIECE = 64 << 10
+"""Bytes that a host copies at a time: what the kernel hands over at once at most (GSO_MAX_SIZE, include/linux/netdevice.h)."""
 
 
 class PeerLostError(BedError):
     """Another rank's end of a connection is gone: the cause is to be looked for there."""
 
 
-@dataclass(frozen=True, slots=True)
-class TcpOptions:
-    """Per socket; None leaves it to the kernel. `congestion`: a name as in tcp_available_congestion_control; buffers in
-    bytes; `unsent`: bytes that are taken before they are sent. `ahead`: messages are read before they are posted, so that
-    none holds back what was sent after it.
-    """
-
-    congestion: str | None = None
-    send_buffer: int | None = None
-    recv_buffer: int | None = None
-    unsent: int | None = None
-    ahead: bool = False
-
-
-@dataclass(slots=True)
-class _Outgoing:
-    key: int
-    header: bytes
-    nbytes: int
-    data: memoryview | None
-    done: int = 0  # header included
-
-
-@dataclass(slots=True)
-class _Incoming:
-    key: int
-    nbytes: int
-    data: memoryview | None
-    done: int = 0
-
-
-class _Connection:
-    """One stream's socket and what is under way on it."""
-
-    def __init__(self, stream: Stream, sock: socket.socket) -> None:
-        self.stream = stream
-        self.socket = sock
-        self.mask = select.EPOLLIN | select.EPOLLRDHUP
-        self.outgoing: deque[_Outgoing] = deque()
-        self.posted: dict[int, _Incoming] = {}
-        self.early: dict[int, _Incoming] = {}
-        self.header = bytearray()
-        self.coming: _Incoming | None = None
-        self.low = 1
-
-
 class TcpTransport:
     """The connections of one rank. Listens from its making on; `connect` when every rank does.
 
-    `addresses`: (IP, port) by rank; `keep`: payload is real, so a message that comes before it is posted is kept.
+    `addresses`: (IP, port) by rank; `keep`: payload is real, so a message that comes before it is posted is kept; `costs`:
+    what its host takes, on the clock whose ns `clock` gives.
     MachineError for options the kernel refuses, PeerLostError for a rank that is gone, BedError for anything else.
     """
 
@@ -110,14 +73,18 @@ class TcpTransport:
         options: TcpOptions,
         *,
         keep: bool = False,
+        costs: RankCosts | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._rank = rank
-        self._streams = streams
+        self._ends = [(stream, number) for stream in streams for number in range(options.streams)]
         self._addresses = addresses
         self._options = options
         self._keep = keep
-        self._connections: dict[Stream, _Connection] = {}
-        self._by_fd: dict[int, _Connection] = {}
+        self._costs = costs
+        self._clock = clock
+        self._connections: dict[tuple[Stream, int], Connection] = {}
+        self._by_fd: dict[int, Connection] = {}
         self._events: list[Event] = []
         self._control = -1
         with ExitStack() as opened:
@@ -125,52 +92,56 @@ class TcpTransport:
             self._epoll = opened.enter_context(select.epoll())
             # Edge-triggered: setting the timer anew is all it takes to hear of it again.
             self._epoll.register(self._timer.fd, select.EPOLLIN | select.EPOLLET)
+            self._copied_timer = opened.enter_context(closing(Timer()))
+            self._epoll.register(self._copied_timer.fd, select.EPOLLIN | select.EPOLLET)
+            self._alarms = Alarms(self._copied_timer.set)
             self._pool = os.memfd_create("payload")
             opened.callback(os.close, self._pool)
             os.truncate(self._pool, _POOL)
             self._zeros = bytes(_INLINE)
             self._sink = opened.enter_context(mmap.mmap(-1, _SINK, flags=mmap.MAP_PRIVATE))
-            self._listener = opened.enter_context(self._socket(addresses[rank][0]))
+            self._listener = opened.enter_context(new_socket(addresses[rank][0], options))
             try:
                 self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 self._listener.bind(addresses[rank])
-                self._listener.listen(max(1, len(streams)))
+                self._listener.listen(max(1, len(self._ends)))
             except OSError as error:
                 raise BedError(f"rank {rank} can't listen at {_at(addresses[rank])}: {error.strerror}") from error
             self._opened = opened.pop_all()
 
     def connect(self) -> None:
         """Brings up every stream: the lower rank of a pair connects, the higher accepts."""
-        for stream in self._streams:
-            if stream.peer > self._rank:
-                self._add(stream, self._opened.enter_context(self._dial(stream)))
-        while len(self._connections) < len(self._streams):
+        for end in self._ends:
+            if end[0].peer > self._rank:
+                self._add(*end, self._opened.enter_context(self._dial(*end)))
+        while len(self._connections) < len(self._ends):
             sock, address = self._listener.accept()
             self._opened.enter_context(sock)
             hello = sock.recv(_HELLO.size, socket.MSG_WAITALL)
-            magic, peer, lane, p2p = _HELLO.unpack(hello) if len(hello) == _HELLO.size else (b"", 0, 0, 0)
-            stream = Stream(peer, lane, bool(p2p))
-            if magic != _MAGIC or stream not in self._streams or stream in self._connections:
+            magic, peer, lane, p2p, number = _HELLO.unpack(hello) if len(hello) == _HELLO.size else (b"", 0, 0, 0, 0)
+            end = Stream(peer, lane, bool(p2p)), number
+            if magic != _MAGIC or end not in self._ends or end in self._connections:
                 raise BedError(f"rank {self._rank}: {_at(address[:2])} connected, which is no rank that is expected")
-            self._add(stream, sock)
+            self._add(*end, sock)
 
     def send(self, stream: Stream, key: int, nbytes: int, data: memoryview | None) -> None:
         """Queues a message behind those of its stream; without `data`, any `nbytes` bytes."""
-        connection = self._connections[stream]
-        connection.outgoing.append(_Outgoing(key, _HEADER.pack(key, nbytes), nbytes, data))
-        if not connection.mask & select.EPOLLOUT:
+        connection = self._carrier(stream, key)
+        connection.outgoing.append(Outgoing(key, HEADER.pack(key, nbytes), nbytes, data))
+        if not connection.mask & select.EPOLLOUT and not connection.copying:
             self._write(connection)
 
     def post(self, stream: Stream, key: int, nbytes: int, data: memoryview | None) -> None:
         """Expects message `key`; its bytes go to `data`, or nowhere."""
-        connection = self._connections[stream]
-        posted = _Incoming(key, nbytes, data)
+        connection = self._carrier(stream, key)
+        posted = Incoming(key, nbytes, data)
         early = connection.early.pop(key, None)
         if early is not None:
             self._deliver(connection, posted, early)
             return
         connection.posted[key] = posted
-        self._interest(connection, select.EPOLLIN, True)
+        if not connection.paused:
+            self._interest(connection, select.EPOLLIN, True)
 
     def set_timer(self, at_ns: int) -> None:
         """Asks for TimerExpired at `at_ns` of CLOCK_MONOTONIC; there is one timer."""
@@ -181,15 +152,14 @@ class TcpTransport:
         self._control = control.fileno()
         self._epoll.register(self._control, select.EPOLLIN)
 
-    def settle(self) -> None:
-        """The kernel answers the other ranks by itself: there is nothing to wait for."""
-
     def wait(self) -> list[Event]:
         """Blocks until something has happened. Call it again only when every event has been dealt with."""
         while not self._events:
             for fd, mask in self._epoll.poll():
                 if fd == self._timer.fd:
                     self._events.append(TimerExpired())
+                elif fd == self._copied_timer.fd:
+                    self._alarms.ring(self._clock())
                 elif fd == self._control:
                     self._events.append(ControlReady())
                 else:
@@ -197,9 +167,12 @@ class TcpTransport:
         events, self._events = self._events, []
         return events
 
+    def settle(self) -> None:
+        """The kernel answers the other ranks by itself: there is nothing to wait for."""
+
     def flows(self) -> tuple[Flow, ...]:
         """TCP_INFO of this end of every connection."""
-        return tuple(flow(self._rank, stream, self._connections[stream].socket) for stream in self._streams)
+        return tuple(flow(self._rank, *end, self._connections[end].socket) for end in self._ends)
 
     def close(self) -> None:
         """Closes everything; a peer that still runs takes it as this rank's death."""
@@ -211,30 +184,13 @@ class TcpTransport:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _socket(self, host: str) -> socket.socket:
-        sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # Buffers before listen and connect: the window's scale is agreed on in the handshake.
-        if self._options.send_buffer is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._options.send_buffer)
-        if self._options.recv_buffer is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._options.recv_buffer)
-        if self._options.unsent is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, self._options.unsent)
-        if self._options.congestion is not None:
-            try:
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, self._options.congestion.encode())
-            except OSError as error:
-                sock.close()
-                raise MachineError(
-                    f"congestion control {self._options.congestion!r} can't be used: {error.strerror}",
-                    mend="choose one of /proc/sys/net/ipv4/tcp_allowed_congestion_control",
-                ) from error
-        return sock
+    def _carrier(self, stream: Stream, key: int) -> Connection:
+        """Which connection carries message `key`: the next for the next message, and for the next operation."""
+        return self._connections[stream, ((key >> MESSAGE_BITS) + key) % self._options.streams]
 
-    def _dial(self, stream: Stream) -> socket.socket:
+    def _dial(self, stream: Stream, number: int) -> socket.socket:
         address = self._addresses[stream.peer]
-        sock = self._socket(address[0])
+        sock = new_socket(address[0], self._options)
         try:
             sock.connect(address)
         except OSError as error:
@@ -242,103 +198,144 @@ class TcpTransport:
             raise PeerLostError(
                 f"rank {self._rank} can't connect to rank {stream.peer} at {_at(address)}: {error.strerror}"
             ) from error
-        sock.sendall(_HELLO.pack(_MAGIC, self._rank, stream.lane, stream.p2p))
+        sock.sendall(_HELLO.pack(_MAGIC, self._rank, stream.lane, stream.p2p, number))
         return sock
 
-    def _add(self, stream: Stream, sock: socket.socket) -> None:
+    def _add(self, stream: Stream, number: int, sock: socket.socket) -> None:
         sock.setblocking(False)
-        connection = _Connection(stream, sock)
-        self._connections[stream] = self._by_fd[sock.fileno()] = connection
+        connection = Connection(stream, number, sock, copying(self._costs, stream))
+        self._connections[stream, number] = self._by_fd[sock.fileno()] = connection
         self._epoll.register(sock.fileno(), connection.mask)
 
-    def _interest(self, connection: _Connection, what: int, wanted: bool) -> None:
+    def _interest(self, connection: Connection, what: int, wanted: bool) -> None:
         mask = connection.mask | what if wanted else connection.mask & ~what
         if mask != connection.mask:
             connection.mask = mask
             self._epoll.modify(connection.socket.fileno(), mask)
 
-    def _ready(self, connection: _Connection, mask: int) -> None:
+    def _ready(self, connection: Connection, mask: int) -> None:
         if mask & (select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR):
             raise self._lost(connection, os.strerror(connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)))
         if mask & select.EPOLLOUT:
             self._interest(connection, select.EPOLLOUT, False)
             self._write(connection)
         if mask & select.EPOLLIN:
-            if connection.posted or self._options.ahead:
+            if connection.into and self._clock() < connection.taken_at:
+                self._pause(connection)
+            elif connection.posted or self._options.ahead:
                 self._read(connection)
             else:
                 self._interest(connection, select.EPOLLIN, False)
 
-    def _write(self, connection: _Connection) -> None:
-        """Sends what is queued until the socket takes no more; then epoll tells when it does again."""
+    def _write(self, connection: Connection) -> None:
+        """Sends what is queued until the socket takes no more, then epoll tells when it does again, or until what has been
+        copied is gone.
+        """
         while connection.outgoing:
             message = connection.outgoing[0]
+            if connection.out and not connection.copied:
+                self._copy_out(connection, connection.out, message)
+                return
             try:
-                taken, offered = self._push(connection.socket, message)
+                taken, offered = self._push(connection.socket, message, connection.copied)
             except BlockingIOError:
                 taken, offered = 0, 1
             except OSError as error:
                 raise self._lost(connection, str(error)) from error
             message.done += taken
+            connection.copied -= taken
             if taken < offered:
                 self._interest(connection, select.EPOLLOUT, True)
                 return
-            if message.done == _HEADER.size + message.nbytes:
+            if not message.left:
                 connection.outgoing.popleft()
                 self._events.append(Sent(connection.stream, message.key))
 
-    def _push(self, sock: socket.socket, message: _Outgoing) -> tuple[int, int]:
-        """Offers the next bytes of `message`; (bytes taken, bytes offered)."""
-        left = _HEADER.size + message.nbytes - message.done
-        if message.done < _HEADER.size:
+    def _copy_out(self, connection: Connection, lane: Copying, message: Outgoing) -> None:
+        piece = min(message.left, _PIECE)
+
+        def copied(now: int) -> None:
+            connection.copied, connection.copying = piece, False
+            self._write(connection)
+
+        connection.copying = True
+        self._alarms.add(lane.take(self._clock(), piece), copied)
+
+    def _push(self, sock: socket.socket, message: Outgoing, most: int) -> tuple[int, int]:
+        """Offers the next bytes of `message`, `most` of them and a header whole; (bytes taken, bytes offered)."""
+        left = min(message.left, most)
+        if message.done < HEADER.size:
             head = memoryview(message.header)[message.done :]
             if message.data is not None:
-                parts = [head, message.data]
+                parts = [head, message.data[: left - len(head)]]
             elif message.nbytes <= _INLINE:
                 parts = [head, memoryview(self._zeros)[: message.nbytes]]
             else:
                 return sock.send(head, socket.MSG_MORE), len(head)
             return sock.sendmsg(parts), left
         if message.data is not None:
-            return sock.send(message.data[message.done - _HEADER.size :]), left
+            start = message.done - HEADER.size
+            return sock.send(message.data[start : start + left]), left
         offered = min(left, _POOL)
         return os.sendfile(sock.fileno(), self._pool, 0, offered), offered
 
-    def _read(self, connection: _Connection) -> None:
+    def _read(self, connection: Connection) -> None:
         """Takes what one report of epoll promises: a header and what has come of its message, or more of that message."""
+        came = 0
         try:
             if connection.coming is None:
-                connection.header += self._recv(connection, _HEADER.size - len(connection.header))
-                if len(connection.header) < _HEADER.size:
+                connection.header += self._recv(connection, HEADER.size - len(connection.header))
+                if len(connection.header) < HEADER.size:
                     return
+                came = HEADER.size
                 connection.coming = self._announced(connection)
                 connection.header.clear()
             message = connection.coming
-            if message.done < message.nbytes:
-                message.done += self._take(connection, message)
-                self._wake_at(connection, message.nbytes - message.done)
+            if message.left:
+                taken = self._take(connection, message)
+                came += taken
+                message.done += taken
+                self._wake_at(connection, message.left)
         except BlockingIOError:
-            # The header ended a segment, and the next has not come.
-            return
-        if message.done == message.nbytes:
-            connection.coming = None
-            self._complete(connection, message)
+            # The header ended a segment, and the next has not come; or nothing has come while the last was copied.
+            self._interest(connection, select.EPOLLIN, True)
+        if connection.into and came:
+            connection.taken_at = connection.into.take(self._clock(), came)
+        if connection.coming and not connection.coming.left:
+            if connection.into:
+                self._pause(connection)
+            else:
+                self._complete(connection)
 
-    def _announced(self, connection: _Connection) -> _Incoming:
-        key, nbytes = _HEADER.unpack(connection.header)
+    def _pause(self, connection: Connection) -> None:
+        """Reads no more until what was read has been copied."""
+        connection.paused = True
+        self._interest(connection, select.EPOLLIN, False)
+        self._alarms.add(connection.taken_at, partial(self._resume, connection))
+
+    def _resume(self, connection: Connection, now: int) -> None:
+        connection.paused = False
+        if connection.coming and not connection.coming.left:
+            self._complete(connection)
+        self._interest(connection, select.EPOLLIN, self._options.ahead or bool(connection.posted))
+
+    def _announced(self, connection: Connection) -> Incoming:
+        key, nbytes = HEADER.unpack(connection.header)
         message = connection.posted.get(key)
         if message is None or message.nbytes != nbytes:
-            return _Incoming(key, nbytes, memoryview(bytearray(nbytes)) if self._keep else None)
+            return Incoming(key, nbytes, memoryview(bytearray(nbytes)) if self._keep else None)
         return message
 
-    def _complete(self, connection: _Connection, message: _Incoming) -> None:
+    def _complete(self, connection: Connection) -> None:
+        message, connection.coming = connection.coming, None
+        assert message is not None
         posted = connection.posted.pop(message.key, None)
         if posted is None:
             connection.early[message.key] = message
         else:
             self._deliver(connection, posted, message)
 
-    def _deliver(self, connection: _Connection, posted: _Incoming, message: _Incoming) -> None:
+    def _deliver(self, connection: Connection, posted: Incoming, message: Incoming) -> None:
         if posted.nbytes != message.nbytes:
             number, operation = message.key & (1 << MESSAGE_BITS) - 1, message.key >> MESSAGE_BITS
             raise BedError(
@@ -349,14 +346,14 @@ class TcpTransport:
             posted.data[:] = message.data
         self._events.append(Received(connection.stream, message.key))
 
-    def _take(self, connection: _Connection, message: _Incoming) -> int:
+    def _take(self, connection: Connection, message: Incoming) -> int:
         """Reads more of `message` to where it belongs; the number of bytes."""
-        left = message.nbytes - message.done
+        most = min(message.left, _PIECE if connection.into else _SINK)
         if message.data is None:
-            return self._got(connection, connection.socket.recv_into(self._sink, min(left, _SINK), socket.MSG_TRUNC))
-        return self._got(connection, connection.socket.recv_into(message.data[message.done :]))
+            return self._got(connection, connection.socket.recv_into(self._sink, most, socket.MSG_TRUNC))
+        return self._got(connection, connection.socket.recv_into(message.data[message.done : message.done + most]))
 
-    def _wake_at(self, connection: _Connection, left: int) -> None:
+    def _wake_at(self, connection: Connection, left: int) -> None:
         """While much is left of a message, has epoll report a part of the receive buffer at a time, not each packet.
 
         The window that the sender sees shrinks by what lies unread. So the part is small, and nothing is asked for
@@ -371,17 +368,17 @@ class TcpTransport:
             connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low)
             connection.low = low
 
-    def _recv(self, connection: _Connection, size: int) -> bytes:
+    def _recv(self, connection: Connection, size: int) -> bytes:
         data = connection.socket.recv(size)
         self._got(connection, len(data))
         return data
 
-    def _got(self, connection: _Connection, size: int) -> int:
+    def _got(self, connection: Connection, size: int) -> int:
         if not size:
             raise self._lost(connection, "end of stream")
         return size
 
-    def _lost(self, connection: _Connection, why: str) -> PeerLostError:
+    def _lost(self, connection: Connection, why: str) -> PeerLostError:
         return PeerLostError(f"rank {self._rank} lost its connection to rank {connection.stream.peer} ({why})")
 
 

@@ -24,8 +24,8 @@ _NAMES = (*_BYTES, *_WORDS, *_RATES, *_SEGMENTS, *_TIMES, *_DELIVERED, *_SENT)
 _LAYOUT = struct.Struct("=8B24I4Q6I4Q2I2Q")
 
 
-def flow(rank: int, stream: Stream, connection: socket.socket) -> Flow:
-    """Reads TCP_INFO and the congestion control of `connection`."""
+def flow(rank: int, stream: Stream, number: int, connection: socket.socket) -> Flow:
+    """Reads TCP_INFO and the congestion control of `connection`, the `number`-th of its stream."""
     data = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAYOUT.size)
     info = dict(zip(_NAMES, _LAYOUT.unpack(data), strict=True))
     name = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
@@ -34,6 +34,7 @@ def flow(rank: int, stream: Stream, connection: socket.socket) -> Flow:
         peer=stream.peer,
         lane=stream.lane,
         p2p=stream.p2p,
+        number=number,
         congestion=name.split(b"\0")[0].decode(),
         bytes_sent=info["bytes_sent"],
         bytes_acked=info["bytes_acked"],

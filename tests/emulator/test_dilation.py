@@ -20,7 +20,8 @@ from emulator.units import Duration, Rate
 
 NETWORK = """profile: ethernet-10g
 topology: {star: {hosts: 3}}
-costs: {message: 600 ns, copy: 40 gbit}
+costs: {message: 600 ns, copy: 40 gbit, stream: 20 gbit}
+tcp: {pacing: 10 gbit}
 link: {delay: 3 us, jitter: 1 us, queue: 512 KiB, loss: 0.1%}
 links: {host2: {up: {rate: unlimited, queue: unlimited}}}
 events:
@@ -46,8 +47,12 @@ def test_rates_are_divided_times_multiplied_and_bytes_stay(tmp_path: Path) -> No
     before, after = plain.links[0].a_to_b, slow.links[0].a_to_b
     assert after == replace(before, rate=Rate(10**9), delay=Duration(30_000), jitter=Duration(10_000))
     assert slow.links[2].a_to_b.rate is None
-    assert slow.costs == Costs(Duration(6000), Rate(4 * 10**9), None)
-    assert replace(slow, costs=plain.costs, links=plain.links, events=plain.events, traffic=plain.traffic) == plain
+    assert slow.costs == Costs(Duration(6000), Rate(4 * 10**9), None, Rate(2 * 10**9))
+    assert slow.tcp == replace(plain.tcp, pacing=Rate(10**9))
+    assert (
+        replace(slow, tcp=plain.tcp, costs=plain.costs, links=plain.links, events=plain.events, traffic=plain.traffic)
+        == plain
+    )
 
 
 def test_events_come_later_and_last_longer(tmp_path: Path) -> None:

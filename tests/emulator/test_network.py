@@ -31,7 +31,8 @@ links:
     overhead: 38
     up: {queue: {limit: 1 MiB, ecn: 65 KiB}}
     down: {queue: {limit: 1 MiB, red: {min: 30 KiB, max: 90 KiB, probability: 10%}}}
-tcp: {congestion: reno, buffer: 16 MiB}
+tcp: {congestion: reno, buffer: 16 MiB, streams: 4, mss: 1000, nodelay: false, delayed_ack: false, initial_window: 32,
+  initial_receive_window: 64, pacing: 5 gbit}
 transport: rdma
 rdma: {recovery: selective-repeat, lossless: true}
 costs: {message: 1.5 us, copy: 30 gbit}
@@ -62,9 +63,12 @@ def test_star_with_overrides_by_link_and_direction(tmp_path: Path) -> None:
     network = _load(tmp_path, STAR, ranks=8)
     assert [host.ranks for host in network.hosts] == [(0, 1), (2, 3), (4, 5), (6, 7)]
     assert [switch.name for switch in network.switches] == ["switch"]
-    assert network.tcp == Tcp("reno", Size(2**24), ecn=False)
+    assert network.tcp == Tcp(
+        "reno", Size(2**24), ecn=False, streams=4, mss=1000, nodelay=False, delayed_ack=False, initial_window=32,
+        initial_receive_window=64, pacing=Rate(5 * 10**9),
+    )  # fmt: skip
     assert (network.transport, network.rdma) == ("rdma", Rdma("selective-repeat", "none", lossless=True))
-    assert network.costs == Costs(Duration(1500), Rate(30 * 10**9), None)
+    assert network.costs == Costs(Duration(1500), Rate(30 * 10**9), None, Rate(16_500_000_000))
     assert (network.name, network.source, network.seed) == ("net", "profile ethernet-10g", 7)
     plain, _, slow, faulty = network.links
     assert (plain.name, plain.a, plain.b, plain.mtu) == ("host0", "host0", "switch", 9000)

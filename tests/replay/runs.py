@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from emulator.transport import NO_COSTS
 from replay.results import Run
 from replay.session import load_network, new_folder, read_job, replay
 from tests.replay.network import trace_of
@@ -72,10 +74,15 @@ def replayed(
     fidelity: str = "auto",
     verify: bool = False,
     what_if: Sequence[str] = (),
+    costs: bool = False,
 ) -> tuple[Run, Path]:
-    """`trace` replayed in virtual time: what run.json says, and the run folder, a new one under `base`."""
+    """`trace` replayed in virtual time: what run.json says, and the run folder, a new one under `base`. What hosts take besides
+    the wire is left out where `costs` does not ask for it, as most tests are of the wire.
+    """
     job = read_job(trace, what_if)
     resolved = load_network(str(network), job, dict(settings or {}))
+    if not costs:
+        resolved = dataclasses.replace(resolved, costs=NO_COSTS)
     folder = new_folder(base, job, resolved)
     return replay(job, resolved, folder, bed=bed, fidelity=fidelity, verify=verify), folder
 

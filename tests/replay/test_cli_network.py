@@ -25,7 +25,7 @@ def test_list_shows_every_profile_in_120_columns() -> None:
     assert done.returncode == 0
     for name in profiles():
         assert name in done.stdout
-    for heading in ("rate", "delay", "MTU", "queue", "loss", "transport", "message", "copy"):
+    for heading in ("rate", "delay", "MTU", "queue", "loss", "transport", "message", "copy", "stream"):
         assert heading in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 120
     narrow = _run("list", columns=80).stdout
@@ -39,20 +39,20 @@ def test_list_shows_every_profile_in_120_columns() -> None:
     assert [row["profile"] for row in rows] == list(profiles())
     assert rows[1] | {"source": ""} == {
         "profile": "ethernet-10g", "rate": "10 gbit", "delay": "2 us", "MTU": "1500", "queue": "unlimited", "loss": "none",
-        "transport": "tcp cubic", "message": "13.8 us", "copy": "40 gbit", "source": "",
+        "transport": "tcp cubic", "message": "13.8 us", "copy": "40 gbit",
+            "stream": "16.5 gbit", "source": "",
     }  # fmt: skip
     assert rows[8]["transport"] == "rdma go-back-n dcqcn lossless"
 
 
-def test_show_names_islands_and_what_a_replay_cannot_do(tmp_path: Path) -> None:
+def test_show_names_islands(tmp_path: Path) -> None:
     path = tmp_path / "pods.yaml"
     path.write_text("profile: roce-100\ntopology: {star: {hosts: 2, ranks_per_host: 4, island: nvlink-a100}}\n")
     done = _run("show", str(path))
     assert done.returncode == 0
     assert "host0-0 (0), host0-1 (1)" in done.stdout
     assert "machine's cards): host0, host1\n" in done.stdout
-    assert "host costs: message 530 ns, copy unlimited, reduce unlimited\n" in done.stdout
-    assert "host costs are not applied yet" in done.stdout
+    assert "host costs: message 530 ns, copy unlimited, stream unlimited, reduce unlimited\n" in done.stdout
     again = tmp_path / "again.yaml"
     again.write_text(_run("show", str(path), "--yaml").stdout)
     assert load(again) == load(path)

@@ -6,7 +6,8 @@ import pytest
 
 from replay.sending import UNSENT
 from replay.transports.events import Event, Received, Sent, TimerExpired
-from replay.transports.tcp import TcpOptions, TcpTransport
+from replay.transports.tcp import TcpTransport
+from replay.transports.tcp_options import TcpOptions
 from replay.worker import monotonic
 from tests.replay.test_tcp import TO_0, TO_1, pair
 

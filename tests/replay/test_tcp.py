@@ -15,7 +15,8 @@ from emulator.errors import BedError, MachineError
 from replay import control
 from replay.plan import Stream, lower
 from replay.transports.events import ControlReady, Received, Sent, TimerExpired
-from replay.transports.tcp import PeerLostError, TcpOptions, TcpTransport
+from replay.transports.tcp import PeerLostError, TcpTransport
+from replay.transports.tcp_options import TcpOptions
 from replay.worker import WorkerOptions, monotonic
 from tests.replay.job import bye, connect, free_addresses, gather, go, run_job, times, workers
 from tests.replay.network import everywhere, trace_of
@@ -167,7 +168,7 @@ def test_a_rank_that_does_not_listen_is_named() -> None:
 def test_a_stranger_is_refused() -> None:
     addresses = free_addresses([0, 1])
     with TcpTransport(1, [TO_0], addresses, TcpOptions()) as high, socket.create_connection(addresses[1]) as stranger:
-        stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        stranger.sendall(b"GET / HTTP/1.0\r\nHost: example\r\n\r\n")
         with pytest.raises(BedError, match="connected, which is no rank that is expected"):
             high.connect()
 

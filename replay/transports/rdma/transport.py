@@ -381,6 +381,7 @@ class RdmaTransport:
             peer=one.stream.peer,
             lane=one.stream.lane,
             p2p=one.stream.p2p,
+            number=0,
             congestion=f"rdma {options.recovery}" + (" dcqcn" if options.dcqcn else ""),
             bytes_sent=one.bytes_sent,
             bytes_acked=one.bytes_acked,
