@@ -185,9 +185,9 @@ WRONG = {
     ),
     "too small segments": (
         "profile: ethernet-1g\ntcp: {mss: 40}\n",
-        "tcp.mss: expected a whole number from 88 to 32767",
+        "tcp.mss: '40' is not a whole number from 88 to 32767",
     ),
-    "no stream": ("profile: ethernet-1g\ntcp: {streams: 0}\n", "tcp.streams: expected a whole number from 1 to 64"),
+    "no stream": ("profile: ethernet-1g\ntcp: {streams: 0}\n", "tcp.streams: '0' is not a whole number from 1 to 64"),
     "unknown cost": ("profile: ethernet-1g\ncosts: {byte: 1 ns}\n", "costs.byte: unknown key 'byte'"),
     "unknown island": (
         "profile: ethernet-1g\ntopology:\n  star: {ranks_per_host: 2, island: nvlink}\n",
