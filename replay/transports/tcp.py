@@ -44,8 +44,8 @@ _INLINE = 16 << 10
 """Bytes up to which a pretended payload goes out with its header in one call, instead of by sendfile."""
 _POOL = 4 << 20
 """Bytes of pretended payload that one sendfile can take, and more than a send buffer grows to."""
-_LEAST_PART = 16 << 10
-"""The least that SO_RCVLOWAT is set to, about ten packets."""
+_LEAST_PART = 64 << 10
+"""Bytes of a message from which on it pays to have more than one connection carry it: NCCL's MIN_CHUNKSIZE (net_socket.cc)."""
 _SINK = 64 << 20
 """Bytes that one call can drop. Address space only: with MSG_TRUNC the kernel writes nothing there (tcp(7))."""
 _PIECE = 64 << 10

@@ -15,8 +15,8 @@ HEADER = struct.Struct("<QQ")
 """Ahead of each part of a message: the message's key and the part's size in bytes."""
 _LARGE = 64 << 10
 """Bytes left of a message from which on it pays to set SO_RCVLOWAT (socket(7)) for it."""
-_PART = 64 << 10
-"""Bytes of a message from which on it pays to have more than one connection carry it: NCCL's MIN_CHUNKSIZE (net_socket.cc)."""
+_PART = 16 << 10
+"""The least that SO_RCVLOWAT is set to, about ten packets."""
 _ALL = 1 << 62
 """More bytes than are ever sent."""
 
