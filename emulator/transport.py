@@ -4,7 +4,7 @@ tcp: {congestion: cubic, buffer: 16 MiB, ecn: true, streams: 4, mss: 1000, nodel
       initial_window: 32, initial_receive_window: 64, pacing: 5 gbit}
 transport: rdma                       # or tcp
 rdma: {recovery: go-back-n, congestion: dcqcn, lossless: true}
-costs: {message: 630 ns, copy: 40 gbit, stream: 16.5 gbit, reduce: unlimited}   # of every host
+costs: {message: 630 ns, copy: 40 gbit, stream: 16.5 gbit, reduce: unlimited}   # of every host, or none
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from emulator.units import Duration, Rate, Size
 
 Congestion = Literal["cubic", "reno", "bbr", "dctcp"]
 AUTO = "auto"
+NONE = "none"
 CONGESTION: tuple[Congestion, ...] = ("cubic", "reno", "bbr", "dctcp")
 Kind = Literal["tcp", "rdma"]
 KINDS: tuple[Kind, ...] = ("tcp", "rdma")
@@ -145,7 +146,11 @@ def read_rdma(layers: Sequence[Settings]) -> Rdma:
 
 
 def read_costs(layers: Sequence[Settings]) -> Costs:
-    """The costs that the layers make; what none of them says is free."""
+    """The costs that the layers make; what none of them says is free. `costs: none` takes back what the layers before it say."""
+    layers = list(layers)
+    for at, layer in enumerate(layers):
+        if "costs" in layer and layer["costs"].value == NONE:
+            layers[: at + 1] = [{key: node for key, node in one.items() if key != "costs"} for one in layers[: at + 1]]
     settings = _merged(layers, "costs", ("message", "copy", "stream", "reduce"))
     return Costs(
         message=settings["message"].parse(Duration.parse) if "message" in settings else Duration(0),

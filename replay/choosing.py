@@ -24,6 +24,8 @@ def with_algorithms(plan: Plan, texts: Sequence[str], network: Network) -> tuple
     Raises:
         TraceError: a rule can't be read, or an algorithm can't do an operation that it is asked for.
     """
+    if not texts:
+        return plan, ()
     choosing = _Choosing(read_rules(texts), Fabric(network), plan)
     ranks = {rank: RankPlan(rank, tuple(map(choosing.op, own.ops))) for rank, own in plan.ranks.items()}
     return Plan(ranks), choosing.lines()

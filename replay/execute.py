@@ -30,6 +30,7 @@ from emulator.shaping import Fidelity
 from emulator.transport import NO_COSTS
 from replay import capture, control, coordinator, dilation
 from replay.coordinator import Start
+from replay.fidelity import fidelity_of
 from replay.measured import write_measurement
 from replay.muster import called
 from replay.plan import Plan
@@ -96,7 +97,7 @@ def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said]
 @contextmanager
 def _forked(request: Request, network: Network, plan: Plan, ledger: Ledger) -> Iterator[tuple[NetnsBed, Start]]:
     """A bed whose hosts are ours, and ranks that are forked into them."""
-    with _bed(request, network, ledger) as bed:
+    with _bed(request, network, plan, ledger) as bed:
         yield bed, start_worker
 
 
@@ -104,21 +105,16 @@ def _forked(request: Request, network: Network, plan: Plan, ledger: Ledger) -> I
 def _mustered(request: Request, network: Network, plan: Plan, ledger: Ledger) -> Iterator[tuple[NetnsBed, Start]]:
     """A bed round the hosts in which the ranks are already that report here."""
     hosts = {rank: host.name for host in network.hosts for rank in host.ranks if rank in plan.ranks}
-    with called(hosts) as muster, NetnsBed(network, ledger, _fidelity(request), muster.namespaces) as bed:
+    fidelity = fidelity_of(request.fidelity, network, plan)
+    with called(hosts) as muster, NetnsBed(network, ledger, fidelity, muster.namespaces) as bed:
         yield bed, muster.start
 
 
-def _bed(request: Request, network: Network, ledger: Ledger) -> NetnsBed:
-    fidelity = _fidelity(request)
+def _bed(request: Request, network: Network, plan: Plan, ledger: Ledger) -> NetnsBed:
+    fidelity = fidelity_of(request.fidelity, network, plan)
     if request.bed == "docker":
         return DockerBed(network, ledger, fidelity, request.image)
     return NetnsBed(network, ledger, fidelity)
-
-
-def _fidelity(request: Request) -> Fidelity | None:
-    if request.fidelity == "auto":
-        return None
-    return "packet" if request.fidelity == "packet" else "burst"
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The run folder: what a run was, and what it measured.
 
     run.json     the request (enough to run it again), the machine it ran on, how it ended, and the summary
-    steps.csv    a row a step, written as the steps end: when the last rank passed its mark, and what it waited for the network
+    steps.csv    a row a step, written as the steps end: when the last rank passed its mark, what ranks waited and took
     ops.npz      a row an operation of every rank: when it was issued, began and ended
     links.csv    a row a direction of a link: packets, bytes, drops, marks, utilisation, its queue's peak
     collectives.csv  a row a kind, group and size of operation: its times, algorithm and bus bandwidth (nccl-tests)
@@ -37,7 +37,7 @@ from replay.truth import Evidence
 from traces.errors import TraceError
 
 FORMAT = 1
-STEP_COLUMNS = ("step", "end_ns", "step_ns", "exposed_mean_ns", "exposed_max_ns")
+STEP_COLUMNS = ("step", "end_ns", "step_ns", "exposed_mean_ns", "exposed_max_ns", "own_mean_ns")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip can hold: no clock of ours gets into the bytes
 
 
@@ -47,7 +47,8 @@ class Summary(msgspec.Struct, frozen=True):
     All is of the steps behind the `warmup_steps` first of the `steps` that ended; `replay.statistics` says how they are found,
     and what median, 95th percentile and the 95 % interval of the mean are. Drops, marks and retransmissions are of the whole run,
     None where it was stopped. `held`: of each
-    kind of what is on the critical path, the one that takes most of it.
+    kind of what is on the critical path, the one that takes most of it. `own_step_mean_ns` is a rank's own time for a step, in the
+    mean over ranks.
     """
 
     steps: int
@@ -65,6 +66,7 @@ class Summary(msgspec.Struct, frozen=True):
     retransmits: int | None
     verified: int
     held: tuple[Holder, ...] = ()
+    own_step_mean_ns: float = 0.0
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -113,11 +115,23 @@ class RunFolder:
             end - max(self._ends.values(), default=0),
             round(sum(exposed) / len(exposed)),
             max(exposed),
+            round(self._own_ns(said.step)),
         )
         self._ends[said.step] = end
         with (self.path / "steps.csv").open("a", newline="") as file:
             csv.writer(file, lineterminator="\n").writerow(row)
         return True
+
+    def _own_ns(self, step: int) -> float:
+        """A rank's time from its mark before to its mark, in the mean over ranks."""
+        before = self._passed.get(step - 1, {})
+        own = [one.at_ns - (before[rank].at_ns if rank in before else 0) for rank, one in self._passed[step].items()]
+        return sum(own) / len(own)
+
+    def own_step_ns(self) -> tuple[float, ...]:
+        """Per ended step, what a rank took for it, in the mean over ranks: how fast a job is whose ranks do not wait for each
+        other."""
+        return tuple(map(self._own_ns, sorted(self._ends)))
 
     def step_ns(self) -> tuple[int, ...]:
         """How long each step took that every rank has ended."""
@@ -188,6 +202,7 @@ def summarise(
         retransmits=totals.get("retransmits"),
         verified=totals.get("verified", 0),
         held=tuple({holder.kind: holder for holder in reversed(found)}.values())[::-1],
+        own_step_mean_ns=_mean(folder.own_step_ns()[said.warmup :]),
     )
 
 

@@ -13,13 +13,13 @@ import msgspec
 from emulator import buckets
 from emulator.ledger import Ledger
 from emulator.network import Network, to_dict
-from emulator.shaping import choose_fidelity
 from replay import control
 from replay.capture import check_links
 from replay.choosing import with_algorithms
 from replay.costs import statement as statement_of_costs
 from replay.dilation import read_dilation, statement
 from replay.execute import Said, Up
+from replay.fidelity import fidelity_of, in_bursts
 from replay.grounds import GROUNDS, describe_kernel
 from replay.ideal import ideal_step_ns
 from replay.plan import DEFAULT_SEGMENT, lower
@@ -98,7 +98,8 @@ def replay(
     """
     check_links(network, pcap)
     factor = read_dilation(dilation, ground)
-    _, chosen = with_algorithms(lower(job.trace, segment=segment), algorithms, network) if algorithms else (None, ())
+    plan, chosen = with_algorithms(lower(job.trace, segment=segment), tuple(algorithms), network)
+    how = fidelity_of(fidelity, network, plan)
     request = Request(
         trace=str(job.path.resolve()),
         trace_hash=job.trace_hash,
@@ -123,8 +124,14 @@ def replay(
         command=tuple(command),
         request=request,
         kernel=describe_kernel(ground),
-        fidelity=fidelity if fidelity != "auto" else choose_fidelity(network),
-        assumed=(*job.assumed, *([statement(factor)] if factor != 1 else []), *hosts, *chosen),
+        fidelity=how,
+        assumed=(
+            *job.assumed,
+            *([statement(factor)] if factor != 1 else []),
+            *hosts,
+            *chosen,
+            *in_bursts(how, plan),
+        ),
         status="running",
     )
     results = RunFolder(folder, job.trace.workers)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _COLUMNS = ("step mean", "±95%", "median", "p95", "exposed", "vs recorded", "ideal", "drops")
 _KINDS = {"compute": "compute of ", "operation": "", "link": "link ", "process": "process of "}
 _PATH_COLUMNS = ("on the critical path", "for", "part", "a step without it")
+_DRIFT = 0.01  # of the step time; ranks that meet in every step differ by what they start apart, over all steps
 _MEANING = (
     "exposed: the part of a step that a rank waited in communication, for the network or for slower ranks;",
     "±95%: the 95 % interval of the mean, by what steps differ; ideal: no network time at all",
@@ -27,7 +28,8 @@ def show(job: Job, runs: Sequence[tuple[Path, Run]], settings: Iterable[str] = (
     from rich.console import Console
 
     first = runs[0][1]
-    ranks, steps, ground = len(job.trace.workers), job.trace.step_count, first.request.ground
+    steps, ground = job.trace.step_count, first.request.ground
+    ranks = f"{len(job.trace.workers)}" + (f" and {len(job.trace.servers)} servers" if job.trace.servers else "")
     measured = [(_name(run), run.summary) for _, run in runs if run.summary]
     table = _table(f"{job.path.stem}; ranks: {ranks}, steps: {steps}, on {ground}; times in ms", "network", *_COLUMNS)
     for name, summary in measured:
@@ -40,6 +42,11 @@ def show(job: Job, runs: Sequence[tuple[Path, Run]], settings: Iterable[str] = (
     lines += [f"set in every network: {setting}" for setting in settings]
     lines += [f"what if: {statement}" for statement in job.assumed]
     lines += _said_of_runs(job, runs)
+    lines += [
+        f"{name}: ranks drift apart; a rank's own step takes {milliseconds(own)} in the mean over ranks"
+        for name, summary in measured
+        if (own := summary.own_step_mean_ns) and abs(own / summary.step_mean_ns - 1) > _DRIFT
+    ]
     if job.what_if and any(summary.recorded_step_ns for _, summary in measured):
         lines.append("vs recorded: against the job as it was recorded, without the what-ifs")
     lines += [f"{run.request.network['name']}: not to be trusted: {doubt}" for _, run in runs for doubt in run.doubts]

@@ -8,7 +8,8 @@ from replay.whatif.registry import Scenario, what_if
 from replay.whatif.servers import Architecture, even, gradient_groups, serve
 from traces.program import Seat, Serving
 
-_MESSAGES = 8  # of a window: so many that a wire is not idle while one is being collected, and not one for each packet
+_MESSAGES = 8
+"""Of a window: so many that the wire is not idle while one is being collected, and not one for each packet."""
 
 
 @what_if(

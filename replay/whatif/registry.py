@@ -89,6 +89,10 @@ def apply(trace: Trace, texts: Iterable[str]) -> Scenario:
         if not equals or name not in _what_ifs:
             mend = f"names: {', '.join(sorted(_what_ifs))}; `tracebed replay --what-if list` says more"
             raise TraceError(f"what-if {text!r}: expected NAME=VALUE", mend=mend)
+        if scenario.trace.servers:
+            raise TraceError(
+                f"what-if {text!r}: the job has servers by now", mend="let what adds servers come last, and once"
+            )
         one = _what_ifs[name]
         scenario, statement = one.function(scenario, Options.read(text, one.form))
         scenario = replace(scenario, assumed=(*scenario.assumed, statement))

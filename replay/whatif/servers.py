@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from emulator.units import Size
+from replay.collectives.schedule import part
+from replay.whatif.gradients import shared_groups
 from replay.whatif.options import Options
-from traces.errors import TraceError
 from traces.program import (
     UNORDERED,
     Collective,
@@ -29,7 +30,6 @@ from traces.program import (
     Wait,
     op_bytes,
 )
-from traces.replicas import replicas
 
 PARTITION = "4.096 MB"
 """What a tensor must have to be cut, and the most that goes in one piece: BytePS's BYTEPS_PARTITION_BYTES; MXNet's
@@ -59,12 +59,17 @@ BSP = Sync(together=True)
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """`shares` is how much of the gradients each server gets, of 1; `seats` is where it is."""
+    """`shares` is how much of the gradients each server gets, of 1; `seats` is where it is.
+
+    A tensor of `serving.partition` bytes or more is cut by shares, a smaller one goes whole to who has least. `dealt`: each
+    partition does.
+    """
 
     seats: Mapping[int, Seat]
     shares: Mapping[int, Fraction]
     serving: Serving
     sync: Sync = BSP
+    dealt: bool = False
     lane: int = UNORDERED
 
 
@@ -84,19 +89,14 @@ def partition(options: Options) -> Size:
 def gradient_groups(trace: Trace, options: Options) -> frozenset[int]:
     """The groups whose all-reduces are of gradients: those of all ranks, or what `traces.replicas` finds along a group.
 
-    TraceError where there are none, or servers already.
+    TraceError where there are none.
     """
-    if trace.servers:
-        raise options.error("the job has servers already", "write one architecture")
     ops = (op for rank in trace.workers for op in trace.programs[rank].ops if isinstance(op, Collective))
     reduced = {op.group for op in ops if op.kind is CollectiveKind.ALL_REDUCE}
     whole = {group.id for group in trace.groups if len(group.ranks) == trace.world_size} & reduced
     if whole and "along" not in options:
         return frozenset(whole)
-    try:
-        found = replicas(trace, options.said.get("along")).shared & reduced
-    except TraceError as error:
-        raise options.error(str(error), "along= names a group whose ranks hold replicas of the model") from None
+    found = shared_groups(trace, options) & reduced
     if not found:
         raise options.error("no gradients are all-reduced", "it takes a job of data parallelism without ZeRO")
     return found
@@ -114,33 +114,38 @@ class _Shards:
     """Which server gets what of a tensor; a tensor goes to the same servers in every step."""
 
     shares: Mapping[int, Fraction]
-    smallest: int
+    partition: int
+    dealt: bool
     known: dict[tuple[int, int, int], tuple[tuple[int, int], ...]] = field(default_factory=dict)
     load: Counter[int] = field(default_factory=Counter)
 
     def of(self, op: Collective, place: int) -> tuple[tuple[int, int], ...]:
-        """(server, elements) of the `place`-th tensor of its group in a step: cut by shares, or whole to who has least."""
+        """(server, elements) of the `place`-th tensor of its group in a step, in order."""
         key = op.group, place, op.count
         if key not in self.known:
-            cut = self._cut(op.count) if op_bytes(op) >= self.smallest else self._whole(op.count)
+            if self.dealt:
+                pieces = -(-op_bytes(op) // self.partition)
+                cut = [self._least(part(op.count, pieces, piece)[1]) for piece in range(pieces)]
+            elif op_bytes(op) < self.partition:
+                cut = [self._least(op.count)]
+            else:
+                cut = self._shares(op.count)
             self.known[key] = tuple((server, count) for server, count in cut if count)
-            for server, count in self.known[key]:
-                self.load[server] += count * op.dtype.itemsize
         return self.known[key]
 
-    def _cut(self, count: int) -> list[tuple[int, int]]:
-        cut, before, share = [], 0, Fraction(0)
-        for server, part in self.shares.items():
-            share += part
-            cut.append((server, round(count * share) - before))
+    def _shares(self, count: int) -> list[tuple[int, int]]:
+        cut, before, until = [], 0, Fraction(0)
+        for server, share in self.shares.items():
+            until += share
+            cut.append((server, round(count * until) - before))
             before += cut[-1][1]
         return cut
 
-    def _whole(self, count: int) -> list[tuple[int, int]]:
-        least = min(
-            (server for server, share in self.shares.items() if share), key=lambda s: self.load[s] / self.shares[s]
-        )
-        return [(least, count)]
+    def _least(self, count: int) -> tuple[int, int]:
+        """All of it to the server that is then nearest to its share."""
+        server = min(self.shares, key=lambda server: (self.load[server] + count) / self.shares[server])
+        self.load[server] += count
+        return server, count
 
 
 class _Serving:
@@ -149,7 +154,7 @@ class _Serving:
     def __init__(self, trace: Trace, groups: frozenset[int], architecture: Architecture) -> None:
         self._trace, self._gradients, self._how = trace, groups, architecture
         self._groups = {group.id: group for group in trace.groups}
-        self._shards = _Shards(architecture.shares, architecture.serving.partition)
+        self._shards = _Shards(architecture.shares, architecture.serving.partition, architecture.dealt)
         self._made: dict[tuple[int, ...], Group] = {}
         self._calls: dict[int, dict[int, list[Collective]]] = defaultdict(lambda: defaultdict(list))
         self._bytes: Counter[int] = Counter()
@@ -195,14 +200,14 @@ class _Serving:
                 places[op.group] += op.kind is CollectiveKind.ALL_REDUCE
             elif isinstance(op, StepMark) and sync.staleness is not None:
                 clocks.append(len(ops))
-                made = [self._clock(rank, step), op]
+                ops.append(self._clock(rank, step))
+                if step >= sync.staleness:
+                    ops.append(Wait(clocks[step - sync.staleness]))
             where[index] = tuple(range(len(ops), len(ops) + len(made)))
             ops += made
             if isinstance(op, StepMark):
                 step += 1
                 places.clear()
-                if sync.staleness is not None and sync.staleness < step < self._trace.step_count:
-                    ops.append(Wait(clocks[step - 1 - sync.staleness]))
         return Program(rank, tuple(ops))
 
     def _instead(self, rank: int, op: Collective, place: int, step: int) -> list[Op]:

@@ -21,6 +21,7 @@ from replay import coordinator
 from replay.choosers.asked import size_of
 from replay.choosing import with_algorithms
 from replay.plan import Transfer, lower
+from replay.request import STALL_S
 from tests.guests.pair import report
 from tests.replay.network import trace_of
 from traces.program import ROOTED, Collective, CollectiveKind, Compute, DType, Op, StepMark, Wait
@@ -42,7 +43,7 @@ def run(
     sizes = [size_of(transfer.call) for transfer in transfers[::2]]
     rules = [f"{kind}={name}:{size}B..{size}B" for (kind, name, _), size in zip(cases, sizes, strict=True)]
     plan, _ = with_algorithms(plan, rules, bed.network)
-    measured = coordinator.run(plan, bed, verify=verify)
+    measured = coordinator.run(plan, bed, verify=verify, stall_s=STALL_S)
     ends = [array("q", result.ended) for result in measured.results.values()]
     second = [3 + 6 * case for case in range(len(cases))]
     took = [max(end[at] for end in ends) - at // 3 * rest for at in second]

@@ -116,7 +116,7 @@ def test_no_such_network(trace: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "error"),
     [
-        ("--what-if", "speed=2", "what-if 'speed=2': expected NAME=VALUE (names: compute)"),
+        ("--what-if", "speed=2", "what-if 'speed=2': expected NAME=VALUE ("),
         ("--what-if", "compute=fast", "what-if 'compute=fast': 'fast' is not a duration"),
         ("--what-if", "compute=-1", "what-if 'compute=-1': '-1' is negative"),
         ("--steps", "5", "--steps 5: expected A:B"),

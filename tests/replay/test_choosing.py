@@ -274,7 +274,7 @@ def test_what_there_is_can_be_listed() -> None:
     result = CliRunner().invoke(command, ["--algorithm", "list"])
     assert result.exit_code == 0
     assert "choosers: auto, nccl, gloo, mpi" in result.output
-    assert "all_reduce: ring, bcube, blink, double-tree" in result.output
+    assert "all_reduce: ring, bcube, blink, central, double-tree" in result.output
 
 
 def test_everything_is_one_algorithm_deep(tmp_path: Path) -> None:

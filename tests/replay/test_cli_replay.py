@@ -111,7 +111,8 @@ def test_the_job_is_slower_on_a_slower_network(tmp_path: Path) -> None:
 def test_a_first_step_in_which_tcp_finds_its_rate_is_left_out_and_said(tmp_path: Path) -> None:
     """At a delay of 10 ms it takes nearly three times as long; the others are alike to the ns or two."""
     trace = written(all_reduces(2, 8_000_000, steps=8), tmp_path)
-    said = tracebed("replay", trace, "--network", "ethernet-1g", "--set", "link.delay=5 ms", "-o", tmp_path / "runs")
+    network = ["--network", "ethernet-1g", "--set", "link.delay=5 ms", "--set", "costs=none", "--fidelity", "burst"]
+    said = tracebed("replay", trace, *network, "-o", tmp_path / "runs")
     assert said.returncode == 0
     folder = tmp_path / "runs" / "job-ethernet-1g"
     first, *others = step_times(folder)

@@ -44,9 +44,9 @@ def test_the_same_bytes_on_a_busy_machine(
     ranks: int, network: str, settings: Mapping[str, str], fidelity: str, tmp_path: Path
 ) -> None:
     trace = written(overlapping(ranks, 2_000_000, steps=3), tmp_path)
-    once, idle = replayed(trace, network, tmp_path, settings)
+    once, idle = replayed(trace, network, tmp_path, settings, fidelity=fidelity)
     with busy_processors():
-        again, busy = replayed(trace, network, tmp_path, settings)
+        again, busy = replayed(trace, network, tmp_path, settings, fidelity=fidelity)
     assert idle != busy
     for name in MEASURED:
         assert (idle / name).read_bytes() == (busy / name).read_bytes(), name

@@ -30,12 +30,13 @@ def test_a_steps_row_is_written_when_the_last_rank_has_passed(tmp_path: Path) ->
     ended = [folder.progress(Progress(rank, step, at, exposed)) for rank, step, at, exposed in said]
     assert ended == [False, False, True, True]
     assert (tmp_path / "run" / "steps.csv").read_text().splitlines() == [
-        "step,end_ns,step_ns,exposed_mean_ns,exposed_max_ns",
-        "7,130,130,50,60",
-        "8,180,50,20,31",
+        "step,end_ns,step_ns,exposed_mean_ns,exposed_max_ns,own_mean_ns",
+        "7,130,130,50,60,115",
+        "8,180,50,20,31,60",
     ]
     assert folder.step_ns() == (130, 50)
     assert folder.exposed_ns() == (50.0, 20.5)
+    assert folder.own_step_ns() == (115.0, 60.0)
 
 
 def test_a_step_that_not_every_rank_has_passed_does_not_count(tmp_path: Path) -> None:
