@@ -39,13 +39,15 @@ MAX_WINDOW = 2**16
 class Tcp:
     """TCP on every host. None leaves it to the kernel.
 
-    `buffer` is what a socket may hold each way. `ecn`: connections ask for congestion to be marked (RFC 3168), as DCTCP
-    always does. `streams`: connections of two ranks for one lane, which take its messages in turn. `mss`: the most that a
-    segment carries, in bytes (TCP_MAXSEG). `nodelay`: small segments don't wait for acknowledgements (RFC 896's rule off).
-    `delayed_ack`: a lone segment's acknowledgement waits for another (RFC 1122); without it each is acknowledged at once
-    (RTAX_QUICKACK). `initial_window`: segments that are sent before the first acknowledgement, Linux's 10 (RFC 6928) if None;
-    `initial_receive_window`: segments that a receiver first lets come (RTAX_INITCWND, RTAX_INITRWND of linux/rtnetlink.h).
-    `pacing`: what a connection sends at most, its packets evenly spaced (SO_MAX_PACING_RATE).
+    `buffer` is what a socket may hold each way (tcp_rmem, tcp_wmem); Linux counts its own bookkeeping in, which leaves some
+    0.7 of it for bytes. `ecn`: connections ask for congestion to be marked (RFC 3168), as DCTCP always does. `streams`:
+    connections of two ranks for one lane, each of which takes a part of every message of 128 KiB or more. `mss`: the most that
+    a segment carries, in bytes (TCP_MAXSEG), TCP's options included. `nodelay`: small segments don't wait for
+    acknowledgements (the rule of RFC 896 is off). `delayed_ack`: a lone segment's acknowledgement waits for another (RFC 1122);
+    without it each is acknowledged at once (RTAX_QUICKACK). `initial_window`: segments that are sent before the first
+    acknowledgement (RTAX_INITCWND), Linux's 10 (RFC 6928) if None; a receiver lets no more than 64 KiB come then, and no more
+    than `initial_receive_window` segments (RTAX_INITRWND). `pacing`: what a connection sends at most, evenly spaced
+    (SO_MAX_PACING_RATE).
     """
 
     congestion: Congestion

@@ -3,7 +3,7 @@
 Ahead of each message goes a header of 16 bytes, its key and its size, which the receiver holds against what it expects.
 A connection is read only while a receive is posted on it, so a slow receiver holds its sender back as TCP does it. What
 then comes first may be a message that is posted later: it is taken all the same, because the one that is waited for
-lies behind it. Of a stream's connections a message takes the one that its key says, so both ends know which.
+lies behind it. Where a stream has several connections, a message goes over all of them, in parts.
 
 Where hosts take time to copy, a message goes to the kernel in pieces, each when it has been copied, and comes from it in
 pieces, none before the one ahead has been copied: copying overlaps the wire, and a slow receiver's window closes.
@@ -27,12 +27,13 @@ from types import TracebackType
 from typing import Self
 
 from emulator.errors import BedError
+from replay.collectives.schedule import part
 from replay.control import Flow
 from replay.costs import Copying, RankCosts, copying
 from replay.plan import MESSAGE_BITS, Stream
 from replay.transports.alarms import Alarms
 from replay.transports.events import ControlReady, Event, Received, Sent, TimerExpired
-from replay.transports.tcp_connection import HEADER, Connection, Incoming, Outgoing
+from replay.transports.tcp_connection import HEADER, Connection, Incoming, Outgoing, Whole
 from replay.transports.tcp_info import flow
 from replay.transports.tcp_options import TcpOptions, new_socket
 from replay.transports.timer import Timer
@@ -43,10 +44,8 @@ _INLINE = 16 << 10
 """Bytes up to which a pretended payload goes out with its header in one call, instead of by sendfile."""
 _POOL = 4 << 20
 """Bytes of pretended payload that one sendfile can take, and more than a send buffer grows to."""
-_LARGE = 64 << 10
-"""Bytes left of a message from which on it pays to set SO_RCVLOWAT (socket(7)) for it."""
-_PART = 16 << 10
-"""The least that SO_RCVLOWAT is set to, about ten packets."""
+_LEAST_PART = 64 << 10
+"""Bytes of a message from which on it pays to have more than one connection carry it: NCCL's MIN_CHUNKSIZE (net_socket.cc)."""
 _SINK = 64 << 20
 """Bytes that one call can drop. Address space only: with MSG_TRUNC the kernel writes nothing there (tcp(7))."""
 _PIECE = 64 << 10
@@ -126,22 +125,27 @@ class TcpTransport:
 
     def send(self, stream: Stream, key: int, nbytes: int, data: memoryview | None) -> None:
         """Queues a message behind those of its stream; without `data`, any `nbytes` bytes."""
-        connection = self._carrier(stream, key)
-        connection.outgoing.append(Outgoing(key, HEADER.pack(key, nbytes), nbytes, data))
-        if not connection.mask & select.EPOLLOUT and not connection.copying:
-            self._write(connection)
+        parts = self._parts(stream, key, nbytes)
+        whole = Whole(len(parts))
+        for connection, start, size in parts:
+            own = None if data is None else data[start : start + size]
+            connection.outgoing.append(Outgoing(whole, key, HEADER.pack(key, size), size, own))
+            if not connection.mask & select.EPOLLOUT and not connection.copying:
+                self._write(connection)
 
     def post(self, stream: Stream, key: int, nbytes: int, data: memoryview | None) -> None:
         """Expects message `key`; its bytes go to `data`, or nowhere."""
-        connection = self._carrier(stream, key)
-        posted = Incoming(key, nbytes, data)
-        early = connection.early.pop(key, None)
-        if early is not None:
-            self._deliver(connection, posted, early)
-            return
-        connection.posted[key] = posted
-        if not connection.paused:
-            self._interest(connection, select.EPOLLIN, True)
+        parts = self._parts(stream, key, nbytes)
+        whole = Whole(len(parts))
+        for connection, start, size in parts:
+            posted = Incoming(whole, key, size, None if data is None else data[start : start + size])
+            early = connection.early.pop(key, None)
+            if early is not None:
+                self._deliver(connection, posted, early)
+                continue
+            connection.posted[key] = posted
+            if not connection.paused:
+                self._interest(connection, select.EPOLLIN, True)
 
     def set_timer(self, at_ns: int) -> None:
         """Asks for TimerExpired at `at_ns` of CLOCK_MONOTONIC; there is one timer."""
@@ -184,9 +188,17 @@ class TcpTransport:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _carrier(self, stream: Stream, key: int) -> Connection:
-        """Which connection carries message `key`: the next for the next message, and for the next operation."""
-        return self._connections[stream, ((key >> MESSAGE_BITS) + key) % self._options.streams]
+    def _parts(self, stream: Stream, key: int, nbytes: int) -> list[tuple[Connection, int, int]]:
+        """Which connection carries how many bytes from where on of a message: all of them as many, but none fewer than 64 KiB,
+        as NCCL has it (net_socket.cc). Who begins changes with the message and with the operation.
+        """
+        streams = self._options.streams
+        count = min(streams, max(1, nbytes // _LEAST_PART))
+        first = (key >> MESSAGE_BITS) + key
+        return [
+            (self._connections[stream, (first + index) % streams], *part(nbytes, count, index))
+            for index in range(count)
+        ]
 
     def _dial(self, stream: Stream, number: int) -> socket.socket:
         address = self._addresses[stream.peer]
@@ -249,7 +261,8 @@ class TcpTransport:
                 return
             if not message.left:
                 connection.outgoing.popleft()
-                self._events.append(Sent(connection.stream, message.key))
+                if message.whole.is_last():
+                    self._events.append(Sent(connection.stream, message.key))
 
     def _copy_out(self, connection: Connection, lane: Copying, message: Outgoing) -> None:
         piece = min(message.left, _PIECE)
@@ -295,7 +308,7 @@ class TcpTransport:
                 taken = self._take(connection, message)
                 came += taken
                 message.done += taken
-                self._wake_at(connection, message.left)
+                connection.wake_at(message.left)
         except BlockingIOError:
             # The header ended a segment, and the next has not come; or nothing has come while the last was copied.
             self._interest(connection, select.EPOLLIN, True)
@@ -323,7 +336,7 @@ class TcpTransport:
         key, nbytes = HEADER.unpack(connection.header)
         message = connection.posted.get(key)
         if message is None or message.nbytes != nbytes:
-            return Incoming(key, nbytes, memoryview(bytearray(nbytes)) if self._keep else None)
+            return Incoming(Whole(1), key, nbytes, memoryview(bytearray(nbytes)) if self._keep else None)
         return message
 
     def _complete(self, connection: Connection) -> None:
@@ -344,7 +357,8 @@ class TcpTransport:
             )
         if posted is not message and posted.data is not None and message.data is not None:
             posted.data[:] = message.data
-        self._events.append(Received(connection.stream, message.key))
+        if posted.whole.is_last():
+            self._events.append(Received(connection.stream, message.key))
 
     def _take(self, connection: Connection, message: Incoming) -> int:
         """Reads more of `message` to where it belongs; the number of bytes."""
@@ -352,21 +366,6 @@ class TcpTransport:
         if message.data is None:
             return self._got(connection, connection.socket.recv_into(self._sink, most, socket.MSG_TRUNC))
         return self._got(connection, connection.socket.recv_into(message.data[message.done : message.done + most]))
-
-    def _wake_at(self, connection: Connection, left: int) -> None:
-        """While much is left of a message, has epoll report a part of the receive buffer at a time, not each packet.
-
-        The window that the sender sees shrinks by what lies unread. So the part is small, and nothing is asked for
-        before the buffer has grown: with an eighth from the start, a cold connection took longer to find its rate.
-        """
-        low = connection.low
-        if low == 1 and left >= _LARGE:
-            part = connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 32
-            low = part if part >= _PART else 1
-        low = max(1, min(low, left))
-        if low != connection.low:
-            connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low)
-            connection.low = low
 
     def _recv(self, connection: Connection, size: int) -> bytes:
         data = connection.socket.recv(size)

@@ -12,15 +12,32 @@ from replay.costs import Copying
 from replay.plan import Stream
 
 HEADER = struct.Struct("<QQ")
-"""Ahead of each message: its key and its size in bytes."""
+"""Ahead of each part of a message: the message's key and the part's size in bytes."""
+_LARGE = 64 << 10
+"""Bytes left of a message from which on it pays to set SO_RCVLOWAT (socket(7)) for it."""
+_PART = 16 << 10
+"""The least that SO_RCVLOWAT is set to, about ten packets."""
 _ALL = 1 << 62
 """More bytes than are ever sent."""
 
 
 @dataclass(slots=True)
-class Outgoing:
-    """A message that goes out; `done` counts its header too."""
+class Whole:
+    """A message, of which `parts` are still to come or go."""
 
+    parts: int
+
+    def is_last(self) -> bool:
+        """One more is done: whether it was the last."""
+        self.parts -= 1
+        return not self.parts
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """A part of a message that goes out; `done` counts its header too."""
+
+    whole: Whole
     key: int
     header: bytes
     nbytes: int
@@ -34,8 +51,9 @@ class Outgoing:
 
 @dataclass(slots=True)
 class Incoming:
-    """A message that comes in, its header aside."""
+    """A part of a message that comes in, its header aside."""
 
+    whole: Whole
     key: int
     nbytes: int
     data: memoryview | None
@@ -70,3 +88,18 @@ class Connection:
         self.header = bytearray()
         self.coming: Incoming | None = None
         self.low = 1
+
+    def wake_at(self, left: int) -> None:
+        """While much is left of a message, has epoll report a part of the receive buffer at a time, not each packet.
+
+        The window that the sender sees shrinks by what lies unread. So the part is small, and nothing is asked for
+        before the buffer has grown: with an eighth from the start, a cold connection took longer to find its rate.
+        """
+        low = self.low
+        if low == 1 and left >= _LARGE:
+            part = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 32
+            low = part if part >= _PART else 1
+        low = max(1, min(low, left))
+        if low != self.low:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low)
+            self.low = low
