@@ -79,7 +79,7 @@ def measured() -> tuple[Plan, Network, Measurement]:
 
 def result(rank: int) -> Result:
     issued, began, ended = (array("q", range(at, at + 4)).tobytes() for at in range(rank * 1000, rank * 1000 + 30, 10))
-    flow = Flow(rank, 1 - rank, 0, False, "cubic", *range(17))
+    flow = Flow(rank, 1 - rank, 0, False, 0, "cubic", *range(17))
     return Result(rank, 99, issued, began, ended, flows=(flow,), verified=250)
 
 
