@@ -100,5 +100,6 @@ def plan_of(request: Request) -> Plan:
     """The plan that the request asks for, dilated. Algorithms are chosen for the network as it is: all of it is dilated alike."""
     scenario = prepare(Path(request.trace), request.what_if, request.steps)
     plan = lower(scaled(scenario.trace, Fraction(request.dilation)), segment=request.segment)
-    plan, _ = with_algorithms(plan, request.algorithms, request.resolved_network())
+    if request.algorithms:
+        plan, _ = with_algorithms(plan, request.algorithms, request.resolved_network())
     return Plan({rank: replace(own, sending=scenario.sending) for rank, own in plan.ranks.items()})
