@@ -109,6 +109,8 @@ def statement(network: Network, applied: bool) -> tuple[str, ...]:
     if network.transport == "tcp":
         rates = (("copying {} a host each way", costs.copy), ("{} a connection", costs.stream))
         said += [words.format(rate) for words, rate in rates if rate is not None]
+    elif costs.copy is not None or costs.stream is not None:
+        said.append("copying nothing, for with rdma the card does")
     if costs.reduce is not None:
         said.append(f"adding up {costs.reduce} a rank")
     return (f"host costs, as timed work: {', '.join(said)}",) if said else ()

@@ -93,6 +93,8 @@ def test_ranks_of_an_island_and_of_a_host_are_one_machine(tmp_path: Path) -> Non
 )
 def test_what_is_said(network: str, applied: bool, said: str) -> None:
     assert said in statement(load(network), applied)[0]
+    cards = load("ethernet-10g", overrides={"transport": "rdma"})
+    assert statement(cards, True)[0].endswith("half on each host, copying nothing, for with rdma the card does")
     assert statement(load("nvlink-a100"), applied) == ()
 
 

@@ -55,6 +55,17 @@ def test_the_same_bytes_on_a_busy_machine(
     assert bool(settings) <= (once.summary is not None and once.summary.retransmits > 0)
 
 
+def test_the_same_bytes_where_ranks_share_what_their_host_copies(tmp_path: Path) -> None:
+    trace = written(overlapping(4, 2_000_000, steps=2), tmp_path)
+    network = tmp_path / "pods.yaml"
+    network.write_text("profile: ethernet-100g\ntopology: {star: {hosts: 2, ranks_per_host: 2}}\ntcp: {streams: 2}\n")
+    _, once = replayed(trace, network, tmp_path, costs=True)
+    with busy_processors():
+        _, again = replayed(trace, network, tmp_path, costs=True)
+    for name in MEASURED:
+        assert (once / name).read_bytes() == (again / name).read_bytes(), name
+
+
 def test_another_seed_loses_other_packets(tmp_path: Path) -> None:
     trace = written(overlapping(2, 2_000_000, steps=2), tmp_path)
     _, one = replayed(trace, "ethernet-10g", tmp_path, LOSSY)

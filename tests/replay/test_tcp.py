@@ -88,6 +88,17 @@ def test_a_message_that_is_posted_later_is_kept(real_ends: tuple[TcpTransport, T
     assert (first, second) == (b"abc", b"xyz")
 
 
+@pytest.mark.parametrize("nbytes", [0, 70_000, 131_072, 5_000_001])
+def test_a_message_goes_over_all_connections_in_parts_and_arrives_as_it_was(nbytes: int) -> None:
+    for low, high in pair(keep=True, options=TcpOptions(streams=3)):
+        data, into = os.urandom(nbytes), bytearray(nbytes)
+        low.send(TO_1, 2, nbytes, memoryview(data))
+        high.post(TO_0, 2, nbytes, memoryview(into))
+        assert pump(low, high) == ([Sent(TO_1, 2)], [Received(TO_0, 2)])
+        assert into == data
+        assert sum(flow.bytes_sent > 100 for flow in low.flows()) == min(3, nbytes // (64 << 10))
+
+
 def test_nothing_is_read_before_it_is_posted() -> None:
     """So the sender is held back: of a message far larger than both buffers, the kernel takes only a part."""
     for low, high in pair(options=TcpOptions(send_buffer=64 << 10, recv_buffer=64 << 10)):
