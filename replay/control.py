@@ -101,13 +101,17 @@ class Connection(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True, tag=True):
-    """The answer to Ask: in words, and whether the rank's timer runs, its program is at its end, and what has moved."""
+    """The answer to Ask: in words, and whether the rank's timer runs, its program is at its end, and what has moved.
+
+    `heard`: bytes that have come to the rank's host, where its messages are a library's, which does not tell of its connections.
+    """
 
     rank: int
     text: str
     computing: bool
     finished: bool
     connections: tuple[Connection, ...]
+    heard: int | None = None
 
 
 class Flow(msgspec.Struct, frozen=True):

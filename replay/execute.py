@@ -31,6 +31,7 @@ from emulator.transport import NO_COSTS
 from replay import capture, control, coordinator, dilation
 from replay.coordinator import Start
 from replay.fidelity import fidelity_of
+from replay.library.choice import starter
 from replay.measured import write_measurement
 from replay.muster import called
 from replay.plan import Plan
@@ -98,7 +99,7 @@ def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said]
 def _forked(request: Request, network: Network, plan: Plan, ledger: Ledger) -> Iterator[tuple[NetnsBed, Start]]:
     """A bed whose hosts are ours, and ranks that are forked into them."""
     with _bed(request, network, plan, ledger) as bed:
-        yield bed, start_worker
+        yield bed, starter(request.library, plan) if request.library else start_worker
 
 
 @contextmanager

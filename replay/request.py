@@ -22,6 +22,7 @@ from traces.steps import select
 
 GROUNDS = ("virtual", "host")
 BEDS = ("netns", "docker")
+LIBRARIES = ("gloo",)
 FIDELITIES = ("auto", "packet", "burst")
 STALL_S = 900.0
 """About what TCP takes to give a path up (tcp_retries2, tcp(7))."""
@@ -34,7 +35,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     file's bytes; `image` is what a docker bed's containers are made of, "" for an empty one; `pcap` are the links that are
     captured; `dilation` is by how much time is stretched while it runs, as in `replay.dilation`; `algorithms` are rules as in
     `replay.choosers.rules`, `segment` the most bytes of a pipelined message; after `stall_s`
-    seconds of the run's own time in which nothing moves it is given up.
+    seconds of the run's own time in which nothing moves it is given up; `library` is whose operations run, one of
+    `replay.library.choice` or "" for ours.
     """
 
     trace: str
@@ -52,6 +54,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     algorithms: tuple[str, ...] = ()
     segment: int = DEFAULT_SEGMENT
     stall_s: float = STALL_S
+    library: str = ""
 
     def resolved_network(self) -> Network:
         return from_dict(self.network)

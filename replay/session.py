@@ -22,6 +22,8 @@ from replay.execute import Said, Up
 from replay.fidelity import fidelity_of, in_bursts
 from replay.grounds import GROUNDS, describe_kernel
 from replay.ideal import ideal_step_ns
+from replay.library.choice import check_library
+from replay.library.choice import statement as statement_of_library
 from replay.plan import DEFAULT_SEGMENT, lower
 from replay.request import STALL_S, Request, prepare, takes_costs
 from replay.results import FORMAT, Run, RunFolder, read_evidence, read_holders, read_totals, summarise
@@ -35,7 +37,8 @@ from traces.steps import recorded_step_ns
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A trace that is ready to be replayed on any number of networks: read, checked and changed once."""
+    """A trace that is ready to be replayed on any number of networks: read, checked and changed once. `ordered`: a
+    what-if orders its messages."""
 
     path: Path
     trace_hash: str
@@ -43,6 +46,7 @@ class Job:
     steps: str
     trace: Trace
     assumed: tuple[str, ...]
+    ordered: bool
     ideal_step_ns: tuple[int, ...]
     recorded_step_ns: tuple[int, ...]
 
@@ -62,6 +66,7 @@ def read_job(path: Path, what_if: Sequence[str] = (), steps: str = "") -> Job:
         steps=steps,
         trace=trace,
         assumed=scenario.assumed,
+        ordered=scenario.sending is not None,
         ideal_step_ns=ideal_step_ns(lower(trace)),
         recorded_step_ns=recorded_step_ns(trace),
     )
@@ -82,13 +87,14 @@ def replay(
     algorithms: Sequence[str] = (),
     segment: int = DEFAULT_SEGMENT,
     stall_s: float = STALL_S,
+    library: str = "",
     command: Sequence[str] = (),
     say: Callable[[Said], None] = lambda said: None,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> Run:
     """Replay `job` on `network`, leave the run in `folder`, and return what `run.json` says then; `pcap`: links to capture;
     `dilation`: as in `replay.dilation`; `algorithms`: rules as in `replay.choosers.rules`; `segment`: the most bytes of a
-    pipelined message; `stall_s`: as `Request` has it.
+    pipelined message; `stall_s`, `library`: as `Request` has it.
 
     The folder keeps what was measured also where the run fails, or its user stops it. Then `is_stopped`, which is asked when
     it breaks off, is true, and what there is of the run is returned.
@@ -116,7 +122,9 @@ def replay(
         algorithms=tuple(algorithms),
         segment=segment,
         stall_s=stall_s,
+        library=library,
     )
+    check_library(request, network, servers=bool(job.trace.servers), ordered=job.ordered)
     hosts = statement_of_costs(network, takes_costs(request))
     run = Run(
         format=FORMAT,
@@ -129,7 +137,7 @@ def replay(
             *job.assumed,
             *([statement(factor)] if factor != 1 else []),
             *hosts,
-            *chosen,
+            *(statement_of_library(library) if library else chosen),
             *in_bursts(how, plan),
         ),
         status="running",

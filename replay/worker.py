@@ -75,14 +75,23 @@ def run_rank(
     clock: Clock = monotonic,
 ) -> int:
     """Runs one rank from setup to Bye over `channel`; whatever goes wrong is reported there. Gives the exit status."""
-    try:
+
+    def work() -> None:
         if options.setup is not None:
             options.setup()
         _run(plan, addresses, channel, options, clock)
+
+    return reporting(plan.rank, lambda failed: control.send(channel, failed), work)
+
+
+def reporting(rank: int, say: Callable[[control.Failed], None], work: Callable[[], None]) -> int:
+    """Does a rank's `work`; whatever goes wrong is said. Gives the exit status."""
+    try:
+        work()
     except EOFError:
         return 1  # the coordinator is gone, so there is nobody to tell
     except Exception as error:
-        control.send(channel, control.Failed(plan.rank, type(error).__name__, str(error)))
+        say(control.Failed(rank, type(error).__name__, str(error)))
         return 1
     return 0
 
@@ -106,19 +115,19 @@ def _run(
         engine = Engine(plan, payload)
         carrier = Handled(transport, Handling(options.costs), engine.added, clock) if options.costs else transport
         driver = _Driver(engine, carrier, channel, clock)
-        cpu, delayed = _on_processor()
+        cpu, delayed = on_processor()
         try:
             driver.run(begin)
         except PeerLostError as error:
             raise PeerLostError(f"{error}; {engine.blocked()}") from error
-        lasted, now_cpu, now_delayed = clock() - begin, *_on_processor()
+        lasted, now_cpu, now_delayed = clock() - begin, *on_processor()
         records = engine.records
         result = control.Result(
             rank=plan.rank,
             finished_ns=lasted,
-            issued=_relative(records.issued, begin),
-            began=_relative(records.began, begin),
-            ended=_relative(records.ended, begin),
+            issued=relative(records.issued, begin),
+            began=relative(records.began, begin),
+            ended=relative(records.ended, begin),
             flows=transport.flows(),
             verified=0 if payload is None else payload.checked,
             messages=_since(records.messages, begin),
@@ -131,7 +140,7 @@ def _run(
             transport.settle()
 
 
-def _on_processor() -> tuple[int, int]:
+def on_processor() -> tuple[int, int]:
     """How long this process has had a processor, and has waited for one (proc(5), schedstat; 0 without), in ns."""
     try:
         _, delayed, _ = Path("/proc/self/schedstat").read_text().split()
@@ -226,5 +235,6 @@ def _since(messages: array[int], begin: int) -> bytes:
     return messages.tobytes()
 
 
-def _relative(times: array[int], begin: int) -> bytes:
+def relative(times: array[int], begin: int) -> bytes:
+    """`times` as `control.Result` has them."""
     return array("q", [at if at == NEVER else at - begin for at in times]).tobytes()

@@ -12,7 +12,7 @@ import click
 
 from replay.cli.options import FIDELITY, STEPS, VERIFY, list_algorithms
 from replay.cli.what_ifs import list_what_ifs
-from replay.request import BEDS, STALL_S
+from replay.request import BEDS, LIBRARIES, STALL_S
 
 if TYPE_CHECKING:
     from threading import Event
@@ -62,6 +62,12 @@ if TYPE_CHECKING:
     show_default=True,
     metavar="SIZE",
     help="The most that a pipelined message of a collective holds.",
+)
+@click.option(
+    "--library",
+    type=click.Choice(LIBRARIES),
+    metavar="|".join(LIBRARIES),
+    help="Run the job with this library's own operations instead of ours: unmodified torch.distributed.",
 )
 @STEPS
 @click.option(
@@ -128,6 +134,7 @@ def command(
     what_if: tuple[str, ...],
     algorithms: tuple[str, ...],
     segment: str,
+    library: str | None,
     steps: str,
     ground: str,
     bed: str,
@@ -181,6 +188,7 @@ def command(
         dilation=dilation,
         algorithms=algorithms,
         segment=read_segment(segment),
+        library=library or "",
         stall_s=stall_s,
         command=tuple(sys.argv),
     )
