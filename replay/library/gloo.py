@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import TCPStore
+from torch._C._distributed_c10d import TCPStore
 
 from replay.library.program import End, Library, World
 from replay.plan import RankPlan, Transfer
@@ -50,7 +50,7 @@ class _Gloo:
         largest = max((_nbytes(op) for op in plan.ops if isinstance(op, Transfer)), default=0)
         self._given, self._taken = torch.zeros(largest, dtype=torch.uint8), torch.zeros(largest, dtype=torch.uint8)
 
-    def _meet(self) -> dist.Store:
+    def _meet(self) -> TCPStore:
         host, port = self._meeting
         return TCPStore(host, port, None, self._me == 0, _NEVER, wait_for_workers=False)
 
