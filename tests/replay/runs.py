@@ -75,6 +75,7 @@ def replayed(
     verify: bool = False,
     what_if: Sequence[str] = (),
     costs: bool = False,
+    library: str = "",
 ) -> tuple[Run, Path]:
     """`trace` replayed in virtual time: what run.json says, and the run folder, a new one under `base`. What hosts take besides
     the wire is left out where `costs` does not ask for it, as most tests are of the wire.
@@ -84,7 +85,7 @@ def replayed(
     if not costs:
         resolved = dataclasses.replace(resolved, costs=NO_COSTS)
     folder = new_folder(base, job, resolved)
-    return replay(job, resolved, folder, bed=bed, fidelity=fidelity, verify=verify), folder
+    return replay(job, resolved, folder, bed=bed, fidelity=fidelity, verify=verify, library=library), folder
 
 
 def rows(file: Path) -> list[dict[str, str]]:

@@ -42,6 +42,11 @@ def test_ranks_that_are_all_at_their_end_are_not_stuck() -> None:
     assert not is_deadlock(states(rank(0, finished=True), rank(1, finished=True)))
 
 
+def test_a_library_that_tells_of_no_connections_is_never_held_to_be_stuck() -> None:
+    quiet = [Status(number, "waits", False, False, (), heard=7) for number in (0, 1)]
+    assert not is_deadlock(states(*quiet))
+
+
 def test_lanes_are_connections_of_their_own() -> None:
     """What was started on the other lane doesn't help."""
     other = Connection(0, 1, True, started=1)

@@ -1,0 +1,137 @@
+"""Jobs run by gloo itself in virtual time: as long as ours, the same in every run, every kind of operation, and their ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from emulator.errors import BedError
+from replay.session import load_network, new_folder, read_job, replay
+from tests.replay.network import trace_of
+from tests.replay.runs import all_reduces, replayed, rows, run_json, step_times, tracebed, written
+from traces.program import Collective, CollectiveKind, Compute, DType, Group, Op, Recv, Send, StepMark, Trace, Wait
+
+pytestmark = [pytest.mark.lab, pytest.mark.torch, pytest.mark.usefixtures("lab", "torch")]
+
+NETWORK = "ethernet-10g"
+
+
+def buckets(ranks: int, steps: int) -> Trace:
+    """As DistributedDataParallel trains: buckets of 25 MB are reduced under the backward pass, and waited for at its end."""
+    ops: list[Op] = []
+    for step in range(steps):
+        started = []
+        for _ in range(3):
+            ops.append(Compute(15_000_000))
+            started.append(len(ops))
+            ops.append(Collective(CollectiveKind.ALL_REDUCE, 0, 25_000_000 // 4, DType.FLOAT32))
+        ops += [*map(Wait, started), StepMark(step)]
+    return trace_of(dict.fromkeys(range(ranks), ops), steps=steps)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("job", ["ring", "buckets"])
+def test_gloo_takes_as_long_as_our_ring(job: str, ranks: int, tmp_path: Path) -> None:
+    """But for the first step, in which each finds TCP's rate."""
+    made = all_reduces(ranks, 25_000_000, steps=3) if job == "ring" else buckets(ranks, steps=3)
+    trace = written(made, tmp_path)
+    run, theirs = replayed(trace, NETWORK, tmp_path, library="gloo")
+    _, ours = replayed(trace, NETWORK, tmp_path)
+    ratios = [their / our for their, our in zip(step_times(theirs)[1:], step_times(ours)[1:], strict=True)]
+    print(f"{job} of {ranks} ranks: a step of gloo's takes {ratios} of ours, which takes {step_times(ours)[1:]} ns")
+    assert ratios == pytest.approx([1, 1], rel=0.05)
+    assert any(text.startswith("operations by gloo of torch ") for text in run.assumed)
+
+
+def everything() -> Trace:
+    """Each kind once, in a group of all and in one of two that the recording has in another order, and messages."""
+
+    def ops(rank: int) -> list[Op]:
+        made: list[Op] = []
+
+        def done(op: Op) -> None:
+            made.append(op)
+            made.append(Wait(len(made) - 1))
+
+        for kind in CollectiveKind:
+            root = 2 if kind in ("broadcast", "reduce", "gather", "scatter") else -1
+            for group in (0,) if rank == 1 else (0, 7):
+                for dtype in (DType.FLOAT32, DType.INT16, DType.FLOAT8):
+                    count = 0 if kind == "barrier" else 6_000
+                    done(Collective(kind, group, count, dtype, root=root, reduce_op="avg"))
+        for count in (0, 100_000):
+            done(Collective(CollectiveKind.ALL_GATHER, 0, count))
+            made.append(Send((rank + 1) % 3, count, tag=4))
+            done(Recv((rank - 1) % 3, count, tag=4))
+            made.append(Wait(len(made) - 3))
+        splits = {0: ((0, 10, 20), (0, 5, 7)), 1: ((5, 0, 9), (10, 0, 8)), 2: ((7, 8, 0), (20, 9, 0))}
+        done(Collective(CollectiveKind.ALL_TO_ALL, 0, sum(splits[rank][0]), DType.INT64,
+                        send_splits=splits[rank][0], recv_splits=splits[rank][1]))  # fmt: skip
+        if rank != 1:
+            mine = {2: ((0, 30), (0, 11)), 0: ((11, 0), (30, 0))}[rank]
+            done(Collective(CollectiveKind.ALL_TO_ALL, 7, sum(mine[0]), send_splits=mine[0], recv_splits=mine[1]))
+        return [*made, StepMark(0)]
+
+    groups = [Group(0, "all", (0, 1, 2), 0), Group(7, "two", (2, 0), 1)]
+    return trace_of({rank: ops(rank) for rank in range(3)}, groups, steps=1)
+
+
+def test_every_kind_of_operation_and_the_same_bytes_in_every_run(tmp_path: Path) -> None:
+    trace = written(everything(), tmp_path)
+    folders = [replayed(trace, NETWORK, tmp_path, library="gloo")[1] for _ in range(2)]
+    assert len(step_times(folders[0])) == 1
+    first, second = (
+        {name: (folder / name).read_bytes() for name in ("steps.csv", "ops.npz", "links.csv")} for folder in folders
+    )
+    assert first == second
+
+
+def stopped(trace: Trace, network: Path | str, base: Path, stall_s: float) -> str:
+    job = read_job(written(trace, base))
+    resolved = load_network(str(network), job, {"costs": "none"})
+    with pytest.raises(BedError) as caught:
+        replay(job, resolved, new_folder(base, job, resolved), library="gloo", stall_s=stall_s)
+    return str(caught.value)
+
+
+def test_ranks_that_wait_for_ever_are_given_up(tmp_path: Path) -> None:
+    """Not held to be a deadlock at once, as what gloo has sent is not known."""
+    large = 64 << 20  # more than sockets hold
+    ops: dict[int, list[Op]] = {
+        rank: [Send(1 - rank, large, name="there"), Wait(0), Recv(1 - rank, large), Wait(2), StepMark(0)]
+        for rank in (0, 1)
+    }
+    said = stopped(trace_of(ops, steps=1), NETWORK, tmp_path, 20)
+    assert said == "nothing has moved for 20 s: rank 0 waits for send 'there'; rank 1 waits for send 'there'"
+
+
+def test_a_link_that_stays_down_is_named(tmp_path: Path) -> None:
+    network = tmp_path / "cut.yaml"
+    network.write_text("profile: ethernet-10g\nevents: [{down: {link: host1, at: 50 ms}}]\n")
+    said = stopped(all_reduces(2, 25_000_000, steps=9), network, tmp_path, 20)
+    assert said.startswith("nothing has moved for 20 s, link host1 is down: rank 0 waits for all_reduce (operation ")
+
+
+def test_an_operation_that_takes_longer_than_the_limit_is_no_end(tmp_path: Path) -> None:
+    network = tmp_path / "slow.yaml"
+    network.write_text("topology: {star: {}}\nlink: {rate: 1 mbit}\n")
+    job = read_job(written(all_reduces(2, 4_000_000, steps=1), tmp_path))
+    resolved = load_network(str(network), job, {})
+    run = replay(job, resolved, new_folder(tmp_path, job, resolved), library="gloo", stall_s=8)
+    assert run.summary is not None
+    assert run.summary.step_mean_ns > 32e9
+
+
+def test_the_command(tmp_path: Path) -> None:
+    trace = written(all_reduces(2, 400_000, steps=2), tmp_path)
+    command = ("replay", trace, "--network", NETWORK, "--library", "gloo", "-o")
+    refused = tracebed(*command, tmp_path / "refused")
+    assert refused.returncode == 2
+    assert "try --set costs=none" in refused.stderr
+    done = tracebed(*command, tmp_path / "runs", "--set", "costs=none")
+    assert done.returncode == 0, done.stderr
+    assert "operations by gloo of torch" in " ".join(done.stdout.split())
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert run_json(folder).request.library == "gloo"
+    assert rows(folder / "flows.csv") == []
