@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from emulator.network import Network
-from replay.choosers.asked import Asked, Choice, in_words, size_of
+from replay.choosers.asked import Asked, Choice, in_words
 from replay.choosers.rules import CHOOSERS, Rule, read_rules
 from replay.collectives.central import CENTRAL
 from replay.collectives.registry import Need, need_of
@@ -24,8 +24,6 @@ def with_algorithms(plan: Plan, texts: Sequence[str], network: Network) -> tuple
     Raises:
         TraceError: a rule can't be read, or an algorithm can't do an operation that it is asked for.
     """
-    if not texts:
-        return plan, ()
     choosing = _Choosing(read_rules(texts), Fabric(network), plan)
     ranks = {rank: RankPlan(rank, tuple(map(choosing.op, own.ops))) for rank, own in plan.ranks.items()}
     return Plan(ranks), choosing.lines()
@@ -83,7 +81,7 @@ class _Choosing:
 
     def _asked(self, transfer: Transfer) -> Asked:
         call = transfer.call
-        nbytes, even = self._blocks.get(transfer.number) or (size_of(call), True)
+        nbytes, even = self._blocks.get(transfer.number) or (call.nbytes, True)
         return Asked(call, transfer.ranks, nbytes, even)
 
     def _choice(self, rule: Rule, asked: Asked) -> Choice:
@@ -115,5 +113,5 @@ def _blocks(plan: Plan) -> Mapping[int, tuple[int, bool]]:
             if isinstance(op, Transfer) and op.call.kind == CollectiveKind.ALL_TO_ALL:
                 nbytes, even = found.get(op.number, (0, True))
                 same = len({*op.call.send_splits, *op.call.recv_splits}) == 1
-                found[op.number] = max(nbytes, size_of(op.call)), even and same
+                found[op.number] = max(nbytes, op.call.nbytes), even and same
     return found

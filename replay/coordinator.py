@@ -24,8 +24,8 @@ from replay.gauge import Gauge
 from replay.plan import Plan, RankPlan
 from replay.process import Held, dismiss
 from replay.stuck import is_deadlock, waiting
+from replay.transports.endpoint import PeerLostError
 from replay.transports.rdma.settings import rdma_options
-from replay.transports.tcp import PeerLostError
 from replay.transports.tcp_options import TcpOptions
 from replay.transports.timer import Timer
 from replay.worker import WorkerOptions, monotonic, start_worker

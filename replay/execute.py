@@ -30,7 +30,7 @@ from emulator.shaping import Fidelity
 from emulator.transport import NO_COSTS
 from replay import capture, control, coordinator, dilation
 from replay.coordinator import Start
-from replay.fidelity import fidelity_of
+from replay.fidelity import fidelity_of, held_back
 from replay.library.choice import starter
 from replay.measured import write_measurement
 from replay.muster import called
@@ -72,8 +72,9 @@ def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said]
     plan, factor = plan_of(request), Fraction(request.dilation)
     asked = request.resolved_network()
     network = dilate(asked if takes_costs(request) else replace(asked, costs=NO_COSTS), factor)
+    fidelity = fidelity_of(request.fidelity, network, held_back(plan))
     placed = _mustered if request.bed == "compose" else _forked
-    with placed(request, network, plan, ledger) as (bed, start):
+    with placed(request, network, fidelity, plan, ledger) as (bed, start):
         say(Up(bed.fidelity, bed.exact))
         watch = Watch(network, bed) if request.ground == "host" else None
         with ledger.processes() as started:
@@ -96,26 +97,23 @@ def execute(request: Request, folder: Path, ledger: Ledger, say: Callable[[Said]
 
 
 @contextmanager
-def _forked(request: Request, network: Network, plan: Plan, ledger: Ledger) -> Iterator[tuple[NetnsBed, Start]]:
+def _forked(
+    request: Request, network: Network, fidelity: Fidelity, plan: Plan, ledger: Ledger
+) -> Iterator[tuple[NetnsBed, Start]]:
     """A bed whose hosts are ours, and ranks that are forked into them."""
-    with _bed(request, network, plan, ledger) as bed:
+    docker = request.bed == "docker"
+    with DockerBed(network, ledger, fidelity, request.image) if docker else NetnsBed(network, ledger, fidelity) as bed:
         yield bed, starter(request.library, plan) if request.library else start_worker
 
 
 @contextmanager
-def _mustered(request: Request, network: Network, plan: Plan, ledger: Ledger) -> Iterator[tuple[NetnsBed, Start]]:
+def _mustered(
+    request: Request, network: Network, fidelity: Fidelity, plan: Plan, ledger: Ledger
+) -> Iterator[tuple[NetnsBed, Start]]:
     """A bed round the hosts in which the ranks are already that report here."""
     hosts = {rank: host.name for host in network.hosts for rank in host.ranks if rank in plan.ranks}
-    fidelity = fidelity_of(request.fidelity, network, plan)
     with called(hosts) as muster, NetnsBed(network, ledger, fidelity, muster.namespaces) as bed:
         yield bed, muster.start
-
-
-def _bed(request: Request, network: Network, plan: Plan, ledger: Ledger) -> NetnsBed:
-    fidelity = fidelity_of(request.fidelity, network, plan)
-    if request.bed == "docker":
-        return DockerBed(network, ledger, fidelity, request.image)
-    return NetnsBed(network, ledger, fidelity)
 
 
 @contextmanager

@@ -10,26 +10,24 @@ from __future__ import annotations
 from emulator.network import Network
 from emulator.shaping import Fidelity, choose_fidelity
 from replay.plan import Plan, Transfer
-from traces.program import ROOTED, CollectiveKind
+from traces.program import ROOTED
 
 BURST_BYTES = 64 << 10
 """What Linux puts into one super-packet at most (GSO_LEGACY_MAX_SIZE, include/linux/netdevice.h)."""
 MOST_HELD = 0.01
 """Share of what messages take on the wire by which bursts may hold them back where nobody asks for bursts."""
 
-_SLOTTED = {CollectiveKind.ALL_GATHER, CollectiveKind.GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.SCATTER}
 
-
-def fidelity_of(wanted: str, network: Network, plan: Plan) -> Fidelity:
-    """`wanted` is "packet", "burst" or "auto": then bursts where neither the network nor the job needs packets."""
+def fidelity_of(wanted: str, network: Network, held: float) -> Fidelity:
+    """`wanted` is "packet", "burst" or "auto": then bursts where neither the network nor the job needs packets, of which `held` is
+    what `held_back` says."""
     if wanted == "auto":
-        return "packet" if held_back(plan) > MOST_HELD else choose_fidelity(network)
+        return "packet" if held > MOST_HELD else choose_fidelity(network)
     return "packet" if wanted == "packet" else "burst"
 
 
-def in_bursts(fidelity: Fidelity, plan: Plan) -> list[str]:
+def in_bursts(fidelity: Fidelity, held: float) -> list[str]:
     """What a run in bursts has to say."""
-    held = held_back(plan)
     if fidelity == "packet" or not held:
         return []
     return [
@@ -49,9 +47,7 @@ def held_back(plan: Plan) -> float:
         for op in own.ops:
             if isinstance(op, Transfer):
                 call = op.call
-                nbytes = (
-                    max(call.count * (call.size if call.kind in _SLOTTED else 1), sum(call.send_splits)) * call.itemsize
-                )
+                nbytes = max(call.count * call.slots, sum(call.send_splits)) * call.itemsize
                 part = nbytes if op.p2p or call.kind in ROOTED else nbytes / call.size
                 held += nbytes / part * min(part, BURST_BYTES) if part else 0
                 whole += nbytes

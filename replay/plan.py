@@ -42,8 +42,6 @@ MESSAGE_BITS = 24
 MOST_MESSAGES = 1 << 20
 """Pipelined messages of one operation at one rank: 1 TiB in messages of DEFAULT_SEGMENT. More is no size that was recorded."""
 
-_IN_SLOTS = {CollectiveKind.ALL_GATHER, CollectiveKind.GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.SCATTER}
-
 
 class Stream(NamedTuple):
     """One connection of a rank: to `peer`, for the collectives of a lane or (`p2p`) for the point-to-point of its
@@ -247,8 +245,7 @@ class _Lowering:
 
 def _check_size(call: Call, place: str) -> None:
     """That its schedule fits into memory."""
-    whole = call.count * call.size if call.kind in _IN_SLOTS else call.count
-    nbytes = max(whole, sum(call.send_splits), sum(call.recv_splits)) * call.itemsize
+    nbytes = max(call.nbytes, call.count * call.itemsize)
     if nbytes > MOST_MESSAGES * call.segment:
         text = f"{call.kind} of {nbytes} bytes is more than {MOST_MESSAGES} messages of {call.segment} bytes"
         raise TraceError(text, place=place, mend="`tracebed info` shows what sizes the trace has")

@@ -38,7 +38,6 @@ from traces.errors import TraceError
 
 FORMAT = 1
 STEP_COLUMNS = ("step", "end_ns", "step_ns", "exposed_mean_ns", "exposed_max_ns", "own_mean_ns")
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip can hold: no clock of ours gets into the bytes
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -46,9 +45,8 @@ class Summary(msgspec.Struct, frozen=True):
 
     All is of the steps behind the `warmup_steps` first of the `steps` that ended; `replay.statistics` says how they are found,
     and what median, 95th percentile and the 95 % interval of the mean are. Drops, marks and retransmissions are of the whole run,
-    None where it was stopped. `held`: of each
-    kind of what is on the critical path, the one that takes most of it. `own_step_mean_ns` is a rank's own time for a step, in the
-    mean over ranks.
+    None where it was stopped. `held`: of each kind of what is on the critical path, the one that takes most of it.
+    `own_step_mean_ns` is a rank's own time for a step, in the mean over ranks.
     """
 
     steps: int

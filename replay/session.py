@@ -19,7 +19,7 @@ from replay.choosing import with_algorithms
 from replay.costs import statement as statement_of_costs
 from replay.dilation import read_dilation, statement
 from replay.execute import Said, Up
-from replay.fidelity import fidelity_of, in_bursts
+from replay.fidelity import fidelity_of, held_back, in_bursts
 from replay.grounds import GROUNDS, describe_kernel
 from replay.ideal import ideal_step_ns
 from replay.library.choice import check_library
@@ -49,6 +49,7 @@ class Job:
     ordered: bool
     ideal_step_ns: tuple[int, ...]
     recorded_step_ns: tuple[int, ...]
+    held_back: float  # as `replay.fidelity.held_back` says
 
 
 def read_job(path: Path, what_if: Sequence[str] = (), steps: str = "") -> Job:
@@ -59,6 +60,7 @@ def read_job(path: Path, what_if: Sequence[str] = (), steps: str = "") -> Job:
     """
     scenario = prepare(path, tuple(what_if), steps)
     trace = scenario.trace
+    plan = lower(trace)
     return Job(
         path=path,
         trace_hash=archive.trace_hash(path),
@@ -67,8 +69,9 @@ def read_job(path: Path, what_if: Sequence[str] = (), steps: str = "") -> Job:
         trace=trace,
         assumed=scenario.assumed,
         ordered=scenario.sending is not None,
-        ideal_step_ns=ideal_step_ns(lower(trace)),
+        ideal_step_ns=ideal_step_ns(plan),
         recorded_step_ns=recorded_step_ns(trace),
+        held_back=held_back(plan),
     )
 
 
@@ -104,8 +107,8 @@ def replay(
     """
     check_links(network, pcap)
     factor = read_dilation(dilation, ground)
-    plan, chosen = with_algorithms(lower(job.trace, segment=segment), tuple(algorithms), network)
-    how = fidelity_of(fidelity, network, plan)
+    _, chosen = with_algorithms(lower(job.trace, segment=segment), algorithms, network) if algorithms else (None, ())
+    how = fidelity_of(fidelity, network, job.held_back)
     request = Request(
         trace=str(job.path.resolve()),
         trace_hash=job.trace_hash,
@@ -138,7 +141,7 @@ def replay(
             *([statement(factor)] if factor != 1 else []),
             *hosts,
             *(statement_of_library(library) if library else chosen),
-            *in_bursts(how, plan),
+            *in_bursts(how, job.held_back),
         ),
         status="running",
     )

@@ -22,11 +22,12 @@ from replay.payload import Verified
 from replay.plan import RankPlan, Stream
 from replay.process import Process, fork
 from replay.sending import UNSENT
+from replay.transports.endpoint import PeerLostError
 from replay.transports.events import ControlReady, Received, Sent
 from replay.transports.handled import Handled, Transport
 from replay.transports.rdma.settings import RdmaOptions
 from replay.transports.rdma.transport import RdmaTransport
-from replay.transports.tcp import PeerLostError, TcpTransport
+from replay.transports.tcp import TcpTransport
 from replay.transports.tcp_options import TcpOptions
 
 Clock = Callable[[], int]
@@ -104,7 +105,7 @@ def _run(
     clock: Clock,
 ) -> None:
     payload = Verified(plan) if options.verify else None
-    with _transport(plan, addresses, options) as transport:
+    with _transport(plan, addresses, options, clock) as transport:
         transport.watch(channel)
         control.send(channel, control.Listening(plan.rank))
         _expect(channel, control.Connect)
@@ -150,12 +151,13 @@ def on_processor() -> tuple[int, int]:
 
 
 def _transport(
-    plan: RankPlan, addresses: Mapping[int, tuple[str, int]], options: WorkerOptions
+    plan: RankPlan, addresses: Mapping[int, tuple[str, int]], options: WorkerOptions, clock: Clock
 ) -> TcpTransport | RdmaTransport:
-    if options.rdma is None:
-        tcp = options.tcp if plan.sending is None else replace(options.tcp, unsent=UNSENT, ahead=True)
-        return TcpTransport(plan.rank, plan.streams(), addresses, tcp, keep=options.verify, costs=options.costs)
-    return RdmaTransport(plan.rank, plan.streams(), addresses, options.rdma, keep=options.verify)
+    own = plan.rank, plan.streams(), addresses
+    if options.rdma is not None:
+        return RdmaTransport(*own, options.rdma, keep=options.verify, clock=clock)
+    tcp = options.tcp if plan.sending is None else replace(options.tcp, unsent=UNSENT, ahead=True)
+    return TcpTransport(*own, tcp, keep=options.verify, costs=options.costs, clock=clock)
 
 
 def _expect(channel: socket.socket, wanted: type[Wanted]) -> Wanted:

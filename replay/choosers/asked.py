@@ -8,10 +8,8 @@ from typing import NamedTuple
 
 from replay.collectives.schedule import Call
 from replay.collectives.wires import Fabric
-from traces.program import CollectiveKind
 
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
-_SLOTTED = {CollectiveKind.ALL_GATHER, CollectiveKind.GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.SCATTER}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +42,6 @@ class Choice(NamedTuple):
 
 
 Chooser = Callable[[Asked, Fabric], Choice]
-
-
-def size_of(call: Call) -> int:
-    """Bytes of the operation, as this rank sees it."""
-    if call.kind == CollectiveKind.ALL_TO_ALL:
-        return max(sum(call.send_splits), sum(call.recv_splits)) * call.itemsize
-    return call.count * call.itemsize * (call.size if call.kind in _SLOTTED else 1)
 
 
 def in_words(nbytes: int) -> str:

@@ -11,6 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from replay.collectives.wires import Wires
+from traces.program import CollectiveKind
+
+_SLOTTED = {CollectiveKind.ALL_GATHER, CollectiveKind.GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.SCATTER}
+"""Of which `count` is what one rank gives or gets, and the operation is about as much for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,18 @@ class Call:
     islands: tuple[int, ...] = ()
     wires: Wires | None = None
     window: int = 0
+
+    @property
+    def slots(self) -> int:
+        """How many times `count` elements the operation is about: once, or once for each rank."""
+        return self.size if self.kind in _SLOTTED else 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the operation, as this rank sees it: the tensor's, of all slots, or of what an all-to-all sends or brings."""
+        if self.kind == CollectiveKind.ALL_TO_ALL:
+            return max(sum(self.send_splits), sum(self.recv_splits)) * self.itemsize
+        return self.count * self.slots * self.itemsize
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from replay.engine import StepDone
 from replay.library.program import Library, Runner, World
 from replay.plan import RankPlan
 from replay.process import fork
-from replay.transports.tcp import PeerLostError
+from replay.transports.endpoint import PeerLostError
 from replay.transports.timer import Timer
 from replay.worker import Worker, WorkerOptions, monotonic, on_processor, relative, reporting
 

@@ -23,8 +23,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
-from types import TracebackType
-from typing import Self
 
 from emulator.errors import BedError
 from replay.collectives.schedule import part
@@ -32,6 +30,7 @@ from replay.control import Flow
 from replay.costs import Copying, RankCosts, copying
 from replay.plan import MESSAGE_BITS, Stream
 from replay.transports.alarms import Alarms
+from replay.transports.endpoint import Endpoint, PeerLostError
 from replay.transports.events import ControlReady, Event, Received, Sent, TimerExpired
 from replay.transports.tcp_connection import HEADER, Connection, Incoming, Outgoing, Whole
 from replay.transports.tcp_info import flow
@@ -52,11 +51,7 @@ _PIECE = 64 << 10
 """Bytes that a host copies at a time: what the kernel hands over at once at most (GSO_MAX_SIZE, include/linux/netdevice.h)."""
 
 
-class PeerLostError(BedError):
-    """Another rank's end of a connection is gone: the cause is to be looked for there."""
-
-
-class TcpTransport:
+class TcpTransport(Endpoint):
     """The connections of one rank. Listens from its making on; `connect` when every rank does.
 
     `addresses`: (IP, port) by rank; `keep`: payload is real, so a message that comes before it is posted is kept; `costs`:
@@ -75,7 +70,7 @@ class TcpTransport:
         costs: RankCosts | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self._rank = rank
+        super().__init__(rank)
         self._ends = [(stream, number) for stream in streams for number in range(options.streams)]
         self._addresses = addresses
         self._options = options
@@ -84,8 +79,6 @@ class TcpTransport:
         self._clock = clock
         self._connections: dict[tuple[Stream, int], Connection] = {}
         self._by_fd: dict[int, Connection] = {}
-        self._events: list[Event] = []
-        self._control = -1
         with ExitStack() as opened:
             self._timer = opened.enter_context(closing(Timer()))
             self._epoll = opened.enter_context(select.epoll())
@@ -147,15 +140,6 @@ class TcpTransport:
             if not connection.paused:
                 self._interest(connection, select.EPOLLIN, True)
 
-    def set_timer(self, at_ns: int) -> None:
-        """Asks for TimerExpired at `at_ns` of CLOCK_MONOTONIC; there is one timer."""
-        self._timer.set(at_ns)
-
-    def watch(self, control: socket.socket) -> None:
-        """Asks for ControlReady whenever `control` can be read."""
-        self._control = control.fileno()
-        self._epoll.register(self._control, select.EPOLLIN)
-
     def wait(self) -> list[Event]:
         """Blocks until something has happened. Call it again only when every event has been dealt with."""
         while not self._events:
@@ -177,16 +161,6 @@ class TcpTransport:
     def flows(self) -> tuple[Flow, ...]:
         """TCP_INFO of this end of every connection."""
         return tuple(flow(self._rank, *end, self._connections[end].socket) for end in self._ends)
-
-    def close(self) -> None:
-        """Closes everything; a peer that still runs takes it as this rank's death."""
-        self._opened.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def _parts(self, stream: Stream, key: int, nbytes: int) -> list[tuple[Connection, int, int]]:
         """Which connection carries how many bytes from where on of a message: all of them as many, but none fewer than 64 KiB,
@@ -350,11 +324,7 @@ class TcpTransport:
 
     def _deliver(self, connection: Connection, posted: Incoming, message: Incoming) -> None:
         if posted.nbytes != message.nbytes:
-            number, operation = message.key & (1 << MESSAGE_BITS) - 1, message.key >> MESSAGE_BITS
-            raise BedError(
-                f"rank {self._rank}: message {number} of operation {operation} from rank {connection.stream.peer} "
-                f"has {message.nbytes} bytes, expected {posted.nbytes}"
-            )
+            raise self._wrong_size(connection.stream.peer, message.key, message.nbytes, posted.nbytes)
         if posted is not message and posted.data is not None and message.data is not None:
             posted.data[:] = message.data
         if posted.whole.is_last():

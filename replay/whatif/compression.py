@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from replay.whatif.edit import Edit, Place
+from replay.whatif.edit import Edit, Place, edited, edits_of
 from replay.whatif.gradients import Round, rounds
 from replay.whatif.options import VALUE, Options
 from replay.whatif.registry import Scenario, what_if
@@ -132,7 +132,7 @@ def compress(scenario: Scenario, options: Options) -> tuple[Scenario, str]:
         text = "nobody says which matrices the recorded operations hold"
         raise options.error(text, "add model=NAME, a shipped description or a file like them")
     sizes = {group.id: len(group.ranks) for group in trace.groups}
-    edits = {rank: Edit(program) for rank, program in trace.programs.items()}
+    edits = edits_of(trace)
     costs = _Costs(*(options.rate(key) if key in options else 0 for key in ("encode", "decode")))
     before = after = 0
     for one in rounds(trace, options):
@@ -142,10 +142,9 @@ def compress(scenario: Scenario, options: Options) -> tuple[Scenario, str]:
             before += op_bytes(one.ops[number])
             after += sum(count * dtype.itemsize for _, count, dtype in wire)
     gathered = wire[0][0] is CollectiveKind.ALL_GATHER
-    programs = {rank: edit.done() for rank, edit in edits.items()}
     said = f"compress: {method} makes {before / trace.step_count / 1e6:.3f} MB a step {after / trace.step_count / 1e6:.3f} MB"
     said += ", gathered from all ranks" if gathered else ", summed on the way"
-    return scenario.on(replace(trace, programs=programs)), f"{said}; {costs.said}"
+    return scenario.on(edited(trace, edits)), f"{said}; {costs.said}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
-from traces.program import Communication, Compute, Op, Program, Wait
+from traces.program import Communication, Compute, Op, Program, Trace, Wait
 
 
 class Place(NamedTuple):
@@ -91,3 +92,13 @@ class Edit:
             index_of[index] = len(ops)
             ops.append(op)
         return replace(self.program, ops=tuple(ops))
+
+
+def edits_of(trace: Trace) -> dict[int, Edit]:
+    """One for each rank's program."""
+    return {rank: Edit(program) for rank, program in trace.programs.items()}
+
+
+def edited(trace: Trace, edits: Mapping[int, Edit]) -> Trace:
+    """The trace with every program changed."""
+    return replace(trace, programs={rank: edit.done() for rank, edit in edits.items()})

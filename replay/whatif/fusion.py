@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from replay.whatif.edit import Edit
+from replay.whatif.edit import Edit, edited, edits_of
 from replay.whatif.gradients import Part, Piece, Round, pieces, regroup, rounds
 from replay.whatif.options import VALUE, Options
 from replay.whatif.registry import Scenario, what_if
@@ -143,7 +143,7 @@ def _regrouped(
 ) -> tuple[Scenario, str]:
     """The scenario with each round's gradients fused and started at multiples of `cycle_ns`, and how many became how many."""
     trace = scenario.trace
-    edits = {rank: Edit(program) for rank, program in trace.programs.items()}
+    edits = edits_of(trace)
     model = model_of(trace, options)
     all_rounds = rounds(trace, options)
     before, after = set[int](), set[int]()
@@ -166,11 +166,8 @@ def _regrouped(
         before.add(len(of))
         after.add(len(parts))
         regroup(one, edits, of, parts, options)
-    programs = {rank: edit.done() for rank, edit in edits.items()}
     what = "tensors" if model is not None else "recorded operations, taken as whole,"
-    return scenario.on(
-        replace(trace, programs=programs)
-    ), f"{_span(before)} {what} a step become {_span(after)} operations"
+    return scenario.on(edited(trace, edits)), f"{_span(before)} {what} a step become {_span(after)} operations"
 
 
 def _span(counts: set[int]) -> str:

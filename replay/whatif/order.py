@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from replay.sending import ORDERS, Sending
-from replay.whatif.edit import Edit, Place
+from replay.whatif.edit import Edit, Place, edited, edits_of
 from replay.whatif.gradients import Round, rounds
 from replay.whatif.options import VALUE, Options
 from replay.whatif.registry import Scenario, what_if
@@ -30,7 +30,7 @@ def waits(scenario: Scenario, options: Options) -> tuple[Scenario, str]:
     trace, passes = scenario.trace, options.whole("passes", 1, 10_000, 1)
     if trace.step_count < 2:
         raise options.error("the trace has one step, which no other follows", "`tracebed scale --repeat` makes more")
-    edits = {rank: Edit(program) for rank, program in trace.programs.items()}
+    edits = edits_of(trace)
     by_step: defaultdict[int, dict[int, Round]] = defaultdict(dict)
     for one in rounds(trace, options):
         by_step[one.step][one.group] = one
@@ -42,13 +42,12 @@ def waits(scenario: Scenario, options: Options) -> tuple[Scenario, str]:
         for rank, edit in edits.items():
             if any(rank in one.started for one in of.values()):
                 _move(edit, rank, of, after, passes, options)
-    programs = {rank: edit.done() for rank, edit in edits.items()}
     counts = {sum(len(one.ops) for one in of.values()) for of in by_step.values()}
     said = (
         f"waits: each of the {max(counts)} operations of a step is waited for where the next forward pass needs it, "
         "which takes half as long as the backward pass; the first step waits for nothing: look at those behind it"
     )
-    return scenario.on(replace(trace, programs=programs)), said
+    return scenario.on(edited(trace, edits)), said
 
 
 def _move(edit: Edit, rank: int, of: dict[int, Round], after: dict[int, Round], passes: int, options: Options) -> None:
@@ -106,7 +105,7 @@ def partition(scenario: Scenario, options: Options) -> tuple[Scenario, str]:
     """Slices of the gradients."""
     size = options.size(VALUE)
     trace = scenario.trace
-    edits = {rank: Edit(program) for rank, program in trace.programs.items()}
+    edits = edits_of(trace)
     most = 1
     for one in rounds(trace, options):
         for number, op in enumerate(one.ops):
@@ -130,9 +129,8 @@ def partition(scenario: Scenario, options: Options) -> tuple[Scenario, str]:
                     edit.remove(old.wait)
                     for key in keys:
                         edit.wait(Place(old.wait), key)
-    programs = {rank: edit.done() for rank, edit in edits.items()}
     said = f"partition: gradients go in slices of at most {size}, up to {most} each"
-    return scenario.on(replace(trace, programs=programs)), said
+    return scenario.on(edited(trace, edits)), said
 
 
 @what_if(

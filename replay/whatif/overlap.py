@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 
-from replay.whatif.edit import Edit, Place
+from replay.whatif.edit import Edit, Place, edited, edits_of
 from replay.whatif.gradients import Round, rounds
 from replay.whatif.options import VALUE, Options
 from replay.whatif.registry import Scenario, what_if
@@ -24,7 +23,7 @@ def overlap(scenario: Scenario, options: Options) -> tuple[Scenario, str]:
     """No overlap, or as much as a job has that reduces while it computes."""
     is_on = options.choice(VALUE, ("off", "on")) == "on"
     trace = scenario.trace
-    edits = {rank: Edit(program) for rank, program in trace.programs.items()}
+    edits = edits_of(trace)
     model = model_of(trace, options)
     if is_on and model is None:
         text = "the trace does not say when each gradient is there"
@@ -35,7 +34,7 @@ def overlap(scenario: Scenario, options: Options) -> tuple[Scenario, str]:
             _spread(one, edits, model, options)
         else:
             gather(one, edits)
-    changed = scenario.on(replace(trace, programs={rank: edit.done() for rank, edit in edits.items()}))
+    changed = scenario.on(edited(trace, edits))
     if is_on:
         return (
             changed,
@@ -99,7 +98,7 @@ def local_sgd(scenario: Scenario, options: Options) -> tuple[Scenario, str]:
     if trace.step_count < after + every:
         text = f"of {trace.step_count} steps none is step {after + every}, the first to meet"
         raise options.error(text, f"`tracebed scale --repeat` makes more; best {after} and a multiple of {every}")
-    edits = {rank: Edit(program) for rank, program in trace.programs.items()}
+    edits = edits_of(trace)
     met = set()
     for one in rounds(trace, options):
         since = one.step - after + 1
@@ -115,7 +114,7 @@ def local_sgd(scenario: Scenario, options: Options) -> tuple[Scenario, str]:
                     edits[rank].remove(each.wait)
     if not met:
         raise options.error("no step is left in which replicas meet", "leave out what thinned them out before")
-    changed = scenario.on(replace(trace, programs={rank: edit.done() for rank, edit in edits.items()}))
+    changed = scenario.on(edited(trace, edits))
     behind = f" behind the first {after}" if after else ""
     return (
         changed,

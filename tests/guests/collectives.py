@@ -18,7 +18,6 @@ from emulator.beds.netns import NetnsBed
 from emulator.ledger import Ledger
 from emulator.network import from_dict
 from replay import coordinator
-from replay.choosers.asked import size_of
 from replay.choosing import with_algorithms
 from replay.plan import Transfer, lower
 from replay.request import STALL_S
@@ -40,7 +39,7 @@ def run(
     ops.append(StepMark(0))
     plan = lower(trace_of(dict.fromkeys(range(ranks), ops), steps=1), segment=segment)
     transfers = [op for op in plan.ranks[0].ops if isinstance(op, Transfer)]
-    sizes = [size_of(transfer.call) for transfer in transfers[::2]]
+    sizes = [transfer.call.nbytes for transfer in transfers[::2]]
     rules = [f"{kind}={name}:{size}B..{size}B" for (kind, name, _), size in zip(cases, sizes, strict=True)]
     plan, _ = with_algorithms(plan, rules, bed.network)
     measured = coordinator.run(plan, bed, verify=verify, stall_s=STALL_S)

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from emulator.network import Network, load
 from replay.choosers import auto, gloo, mpi, nccl
-from replay.choosers.asked import Asked, in_words, size_of
+from replay.choosers.asked import Asked, in_words
 from replay.choosers.rules import CHOOSERS, Range, read_rules, read_segment
 from replay.choosing import with_algorithms
 from replay.cli.replay import command
@@ -38,7 +38,7 @@ def asked(kind: str, nbytes: int, ranks: int = 8, even: bool = True) -> Asked:
     splits = (count // ranks,) * ranks if kind == "all_to_all" else ()
     root = 0 if kind in ("broadcast", "reduce", "gather", "scatter") else -1
     call = Call(kind, "", ranks, 0, count, 4, 1 << 20, root=root, send_splits=splits, recv_splits=splits)
-    return Asked(call, tuple(range(ranks)), size_of(call), even)
+    return Asked(call, tuple(range(ranks)), call.nbytes, even)
 
 
 def transfers(plan: RankPlan) -> list[Transfer]:

@@ -46,14 +46,14 @@ def test_a_message_is_held_back_whole() -> None:
 def test_bursts_are_taken_where_they_change_nothing_and_said() -> None:
     clean, lossy = load(NETWORK, ranks=8), load(NETWORK, ranks=8, overrides={"link.loss": "1%"})
     small, large = plan(1 << 20), plan(100_000_000)
-    assert fidelity_of("auto", clean, large) == "burst"
-    assert fidelity_of("auto", clean, small) == "packet"
-    assert fidelity_of("auto", lossy, large) == "packet"
-    assert fidelity_of("burst", clean, small) == "burst"
-    (said,) = in_bursts("burst", small)
+    assert fidelity_of("auto", clean, held_back(large)) == "burst"
+    assert fidelity_of("auto", clean, held_back(small)) == "packet"
+    assert fidelity_of("auto", lossy, held_back(large)) == "packet"
+    assert fidelity_of("burst", clean, held_back(small)) == "burst"
+    (said,) = in_bursts("burst", held_back(small))
     assert "by up to 50.0% of what messages take" in said
-    assert not in_bursts("packet", small)
-    assert not in_bursts("burst", plan())
+    assert not in_bursts("packet", held_back(small))
+    assert not in_bursts("burst", held_back(plan()))
 
 
 @pytest.mark.lab

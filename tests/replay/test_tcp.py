@@ -14,8 +14,9 @@ import pytest
 from emulator.errors import BedError, MachineError
 from replay import control
 from replay.plan import Stream, lower
+from replay.transports.endpoint import PeerLostError
 from replay.transports.events import ControlReady, Received, Sent, TimerExpired
-from replay.transports.tcp import PeerLostError, TcpTransport
+from replay.transports.tcp import TcpTransport
 from replay.transports.tcp_options import TcpOptions
 from replay.worker import WorkerOptions, monotonic
 from tests.replay.job import bye, connect, free_addresses, gather, go, run_job, times, workers

@@ -15,18 +15,16 @@ idle host is held up by one to a busy host (head-of-line blocking), as by a card
 from __future__ import annotations
 
 import select
-import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from types import TracebackType
-from typing import Self
 
 from emulator.errors import BedError
 from replay.control import Flow
-from replay.plan import MESSAGE_BITS, Stream
+from replay.plan import Stream
+from replay.transports.endpoint import Endpoint, PeerLostError
 from replay.transports.events import ControlReady, Event, Received, Sent, TimerExpired
 from replay.transports.rdma.dcqcn import Dcqcn
 from replay.transports.rdma.packets import (
@@ -45,7 +43,6 @@ from replay.transports.rdma.receiver import Payload, Receiver
 from replay.transports.rdma.sender import Limits, Sender, Train
 from replay.transports.rdma.settings import PAYLOAD, TRAIN_BYTES, RdmaOptions
 from replay.transports.rdma.wire import UdpWire
-from replay.transports.tcp import PeerLostError
 from replay.transports.timer import Timer
 
 _HEAD = struct.Struct("<QQ")
@@ -92,7 +89,7 @@ class _Connection:
         return int(self.sender.under_way * self.payload * 8e9 / self.rate.rate)
 
 
-class RdmaTransport:
+class RdmaTransport(Endpoint):
     """The connections of one rank, with the interface of `replay.transports.tcp.TcpTransport`, whose arguments these are.
 
     PeerLostError for a rank that is gone, BedError for anything else.
@@ -106,13 +103,13 @@ class RdmaTransport:
         options: RdmaOptions,
         *,
         keep: bool = False,
+        clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self._rank = rank
+        super().__init__(rank)
         self._addresses = addresses
         self._options = options
         self._keep = keep
-        self._events: list[Event] = []
-        self._control = -1
+        self._clock = clock
         self._armed: int | None = None
         self._zeros = memoryview(bytes(PAYLOAD))
         room = max(_ROOM, 8 * options.window)
@@ -195,15 +192,6 @@ class RdmaTransport:
         if key in connection.early:
             self._deliver(connection, key, *connection.early.pop(key))
 
-    def set_timer(self, at_ns: int) -> None:
-        """Asks for TimerExpired at `at_ns` of CLOCK_MONOTONIC; there is one timer."""
-        self._timer.set(at_ns)
-
-    def watch(self, control: socket.socket) -> None:
-        """Asks for ControlReady whenever `control` can be read."""
-        self._control = control.fileno()
-        self._epoll.register(self._control, select.EPOLLIN)
-
     def settle(self) -> None:
         """Answers the other ranks until the watched socket can be read: they may lack what was lost."""
         while not any(isinstance(event, ControlReady) for event in self.wait()):
@@ -218,7 +206,7 @@ class RdmaTransport:
                 elif fd == self._control:
                     self._events.append(ControlReady())
                 else:
-                    now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+                    now = self._clock()
                     try:
                         self._ready(fd, now)
                     except ConnectionRefusedError as error:
@@ -303,11 +291,7 @@ class RdmaTransport:
     def _deliver(self, connection: _Connection, key: int, nbytes: int, kept: bytearray) -> None:
         expected, data = connection.posted.pop(key)
         if expected != nbytes:
-            number, operation = key & (1 << MESSAGE_BITS) - 1, key >> MESSAGE_BITS
-            raise BedError(
-                f"rank {self._rank}: message {number} of operation {operation} from rank {connection.stream.peer} "
-                f"has {nbytes} bytes, expected {expected}"
-            )
+            raise self._wrong_size(connection.stream.peer, key, nbytes, expected)
         if data is not None:
             data[:] = kept
         self._events.append(Received(connection.stream, key))
@@ -318,7 +302,7 @@ class RdmaTransport:
 
     def _pump(self) -> None:
         """Sends what may be sent; connections take turns, a train each. Then sees to the timer."""
-        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        now = self._clock()
         waiting: deque[_Connection] = deque()
         while self._turns:
             connection = self._turns.popleft()
@@ -358,7 +342,7 @@ class RdmaTransport:
             total += end - first
         connection.bytes_sent += total
         connection.rate.sent(total)
-        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        now = self._clock()
         connection.free_at = max(now, connection.free_at) + int(total * 8e9 / connection.rate.rate)
         connection.wire.send(parts, size + HEADER_BYTES, train.count)
 
@@ -405,13 +389,3 @@ class RdmaTransport:
             cnps=one.cnps,
             rate_bps=int(one.rate.rate),
         )
-
-    def close(self) -> None:
-        """Closes everything."""
-        self._opened.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
