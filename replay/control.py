@@ -123,6 +123,7 @@ class Flow(msgspec.Struct, frozen=True):
 
     Of an RDMA connection `bytes_*` are payload, `retransmits` packets, `delivered_ce` the marked packets that came, `cwnd` its
     window in packets, and besides: NAKs and CNPs heard, times that the retry timer ran out, and the rate at the end, in bit/s.
+    What only TCP knows is None there.
     """
 
     rank: int
@@ -136,18 +137,18 @@ class Flow(msgspec.Struct, frozen=True):
     bytes_received: int
     bytes_retransmitted: int
     retransmits: int
-    lost: int
+    lost: int | None
     delivered_ce: int
-    rtt_us: int
-    rtt_var_us: int
-    min_rtt_us: int
+    rtt_us: int | None
+    rtt_var_us: int | None
+    min_rtt_us: int | None
     cwnd: int
-    ssthresh: int
+    ssthresh: int | None
     mss: int
     path_mtu: int
-    busy_us: int
-    receiver_limited_us: int
-    buffer_limited_us: int
+    busy_us: int | None
+    receiver_limited_us: int | None
+    buffer_limited_us: int | None
     naks: int = 0
     timeouts: int = 0
     cnps: int = 0

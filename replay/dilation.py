@@ -73,7 +73,9 @@ def _messages(messages: bytes, factor: Fraction) -> bytes:
 
 
 def _flow(flow: control.Flow, factor: Fraction) -> control.Flow:
-    return msgspec.structs.replace(flow, **{name: _own(getattr(flow, name), factor) for name in _FLOW_TIMES})
+    times = {name: getattr(flow, name) for name in _FLOW_TIMES}
+    known = {name: _own(time, factor) for name, time in times.items() if time is not None}
+    return msgspec.structs.replace(flow, **known)
 
 
 def _own(time: int, factor: Fraction) -> int:

@@ -16,6 +16,8 @@ from traces.errors import TraceError
 from traces.program import CollectiveKind, Communication, Group, Trace
 
 _MEND = "--along names a group whose ranks each belong to another replica of the model"
+_TO_SINGLE = frozenset({CollectiveKind.ALL_TO_ALL.value, "send", "recv"})
+"""What is sent to single ranks of a group, each its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,8 @@ class Replicas:
 def replicas(trace: Trace, along: str | None) -> Replicas:
     """The replicas that the group called `along` joins; without it, those of the only group that does.
 
-    Raises TraceError: no group does, or several do differently, or what they join can't be rescaled.
+    Raises TraceError: no group does, or several do differently, or one does but another that could as well does not fit, or
+    what they join can't be rescaled.
     """
     used = _used(trace)
     if along is not None:
@@ -54,7 +57,14 @@ def replicas(trace: Trace, along: str | None) -> Replicas:
             except TraceError as error:
                 refused[group.name] = error
     if len(found) == 1:
-        return next(iter(found.values()))
+        ((only, its),) = found.items()
+        # Beside context parallel ranks, which differ within a data-parallel group, the tensor parallel group is the only one.
+        to_single = {op.group for rank in trace.programs for op in _calls(trace, rank) if name(op) in _TO_SINGLE}
+        misfits = [group.name for group in used if group.name in refused and group.id not in to_single]
+        if misfits:
+            text = f"group {only!r} joins replicas, {misfits[0]!r} does not, and which is data-parallel is not said"
+            raise TraceError(text, place="--along", mend=f"--along {only} takes the first's")
+        return its
     if found:
         text = f"groups {', '.join(map(repr, found))} each join replicas, and which are data-parallel is not said"
         raise TraceError(text, place="--along", mend=f"--along {next(iter(found))} takes the first's")
@@ -143,10 +153,9 @@ class _Sides:
 
     def _refuse_fixed(self) -> None:
         """What is sent to single replicas: nothing tells to whom on other ranks."""
-        fixed = {CollectiveKind.ALL_TO_ALL.value, "send", "recv"}
         for rank in self._trace.programs:
             for op in _calls(self._trace, rank):
-                if op.group in self._shared and name(op) in fixed:
+                if op.group in self._shared and name(op) in _TO_SINGLE:
                     raise self._wrong(f"group {self._names[op.group]!r}, which joins them, has {name(op)}")
 
     def _wrong(self, why: str) -> TraceError:

@@ -130,7 +130,7 @@ def compress(scenario: Scenario, options: Options) -> tuple[Scenario, str]:
     model = model_of(trace, options) if method == "powersgd" else None
     if method == "powersgd" and model is None:
         text = "nobody says which matrices the recorded operations hold"
-        raise options.error(text, "add model=NAME, a shipped description or a file like them")
+        raise options.no_model(text)
     sizes = {group.id: len(group.ranks) for group in trace.groups}
     edits = edits_of(trace)
     costs = _Costs(*(options.rate(key) if key in options else 0 for key in ("encode", "decode")))
@@ -174,7 +174,7 @@ def _gradients(one: Round, model: Model | None, options: Options) -> list[_Gradi
         try:
             held = contents(one.ops, model)
         except TraceError as error:
-            raise options.error(str(error), "model= names the description of what was trained") from None
+            raise options.wrong_model(error) from None
     return [_gradient(op, tensors, options) for op, tensors in zip(one.ops, held, strict=True)]
 
 

@@ -154,11 +154,11 @@ def _regrouped(
                 of = tensors(one, edits, model)
             except TraceError as error:
                 if must_know or "model" in options:
-                    raise options.error(str(error), "model= names the description of what was trained") from None
+                    raise options.wrong_model(error) from None
                 model = None
         elif must_know:
             text = "nobody says which tensors the recorded operations hold"
-            raise options.error(text, "add model=NAME, a shipped description or a file like them")
+            raise options.no_model(text)
         parts = [
             Part(numbers, of[numbers[0]].op.name if name == "tensor" else f"{name} {place}", cycle_ns)
             for place, numbers in enumerate(fuse(list(_readiness(one, edits, of))))

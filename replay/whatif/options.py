@@ -55,6 +55,14 @@ class Options:
         """An error that says which what-if is wrong."""
         return TraceError(f"what-if {self.text!r}: {message}", mend=mend)
 
+    def no_model(self, lacks: str) -> TraceError:
+        """The error where a model's description is needed and none is named; `lacks` says what is not known then."""
+        return self.error(lacks, "add model=NAME, a shipped description or a file like them")
+
+    def wrong_model(self, error: TraceError) -> TraceError:
+        """The error where a model's description does not fit what was recorded."""
+        return self.error(str(error), "model= names the description of what was trained")
+
     def choice(self, key: str, allowed: Collection[Choice], default: Choice | None = None) -> Choice:
         """One of `allowed`."""
         value = self._value(key, default, f"one of {', '.join(allowed)}")

@@ -27,7 +27,7 @@ def overlap(scenario: Scenario, options: Options) -> tuple[Scenario, str]:
     model = model_of(trace, options)
     if is_on and model is None:
         text = "the trace does not say when each gradient is there"
-        raise options.error(text, "add model=NAME, a shipped description or a file like them")
+        raise options.no_model(text)
     for one in rounds(trace, options):
         if is_on:
             assert model is not None
@@ -64,7 +64,7 @@ def _spread(one: Round, edits: dict[int, Edit], model: Model, options: Options) 
     try:
         tensors = contents(one.ops, model)
     except TraceError as error:
-        raise options.error(str(error), "model= names the description of what was trained") from None
+        raise options.wrong_model(error) from None
     costs = [layer.flops for layer in model.layers]
     lowest = len(costs)
     done = []

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.namespaces import fresh_namespace
+
 if TYPE_CHECKING:
     from pyroute2 import IPRoute
 
@@ -15,12 +17,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def netns_root(root: None) -> Iterator[IPRoute]:
     """Netlink into a fresh network namespace, which is gone afterwards."""
-    from pyroute2 import IPRoute, netns
+    from pyroute2 import IPRoute
 
-    name = f"tracebed-test-{os.getpid()}"
-    netns.create(name)
-    try:
-        with IPRoute(netns=name) as ipr:
-            yield ipr
-    finally:
-        netns.remove(name)
+    with fresh_namespace(f"tracebed-test-{os.getpid()}"), IPRoute() as ipr:
+        yield ipr

@@ -19,9 +19,10 @@ from typing import Any
 import pytest
 
 from emulator.ledger import written
-from emulator.namespace import FOLDER, inside
+from emulator.namespace import FOLDER
 from tests.dockerd import daemon, docker, make_image
 from tests.guest import ROOT
+from tests.namespaces import fresh_namespace
 
 PROGRAM = [sys.executable, "-c", "from replay.cli.main import main; main()"]
 NAMES = ("alpha", "beta", "gamma", "other")
@@ -41,21 +42,14 @@ pytestmark = [pytest.mark.root, pytest.mark.usefixtures("root")]
 @pytest.fixture(scope="module")
 def machine(root: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A namespace with a Docker daemon, in which this thread is, and a network of four containers."""
-    from pyroute2 import netns
-
     busybox = shutil.which("busybox")
     assert busybox is not None
-    name = f"tracebed-test-shape-{os.getpid()}"
-    netns.create(name)
-    try:
-        with inside(name), daemon():
-            make_image("small", {"bin/busybox": Path(busybox)}, {"bin/ping": "busybox", "bin/sleep": "busybox"})
-            docker("network", "create", "--subnet=10.8.0.0/24", "wire")
-            for container in NAMES:
-                docker("run", "-d", f"--name={container}", "--network=wire", "small", "sleep", "9999")
-            yield
-    finally:
-        netns.remove(name)
+    with fresh_namespace(f"tracebed-test-shape-{os.getpid()}"), daemon():
+        make_image("small", {"bin/busybox": Path(busybox)}, {"bin/ping": "busybox", "bin/sleep": "busybox"})
+        docker("network", "create", "--subnet=10.8.0.0/24", "wire")
+        for container in NAMES:
+            docker("run", "-d", f"--name={container}", "--network=wire", "small", "sleep", "9999")
+        yield
 
 
 @pytest.fixture(autouse=True)

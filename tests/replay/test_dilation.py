@@ -6,6 +6,7 @@ from array import array
 from fractions import Fraction
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from emulator.beds.bed import LinkCounters
@@ -38,6 +39,14 @@ def test_every_time_is_divided_and_nothing_else() -> None:
     slow = Measurement({3: result(10)}, (LINK,), CARRIED, missed={"capture": 1})
     assert measurement(slow, Fraction(10)) == Measurement({3: result(1)}, (LINK,), CARRIED, missed={"capture": 1})
     assert step_mark(Progress(0, 5, 125, 21), Fraction("2.5")) == Progress(0, 5, 50, 8)
+
+
+def test_what_was_not_measured_stays_unknown() -> None:
+    """Of an RDMA connection no round trip is known."""
+    one = msgspec.structs.replace(flow(50), rtt_us=None)
+    slow = msgspec.structs.replace(result(10), flows=(one,))
+    (found,) = measurement(Measurement({3: slow}, (LINK,), CARRIED), Fraction(10)).results[3].flows
+    assert found == msgspec.structs.replace(flow(5), rtt_us=None)
 
 
 def test_compute_takes_as_much_longer(tmp_path: Path) -> None:

@@ -184,6 +184,19 @@ def test_every_algorithm_takes_what_its_formula_says(tmp_path: Path) -> None:
     assert not misses
 
 
+def test_direct_exchanges_take_what_their_formula_says_on_connections_of_their_own(tmp_path: Path) -> None:
+    """Where no other operation has opened these connections' windows before, all messages of a port share it evenly."""
+    cases = [
+        case("reduce_scatter", "pairwise", LARGE), case("all_to_all", "direct", LARGE), case("all_reduce", "blink", LARGE)
+    ]  # fmt: skip
+    on = network(tmp_path, "", N)
+    done = run(tmp_path, *(Run(on, "packet", False, WHOLE, REST_NS, [one]) for one in cases))
+    for (kind, name, _), found in zip(cases, done, strict=True):
+        over = found.ns[0] / FORMULAS[kind, name](LARGE) - 1
+        print(f"{kind} {name}: {over:+.2%}")
+        assert -0.002 <= over <= OVER
+
+
 def test_every_result_is_right_on_2_to_9_ranks(tmp_path: Path) -> None:
     """Real tensors of an odd number of elements, in segments that end inside parts."""
     cases = apart([(kind, name, 0 if kind is CollectiveKind.BARRIER else 1001) for kind, name in ALGORITHMS], step=2)

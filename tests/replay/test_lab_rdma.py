@@ -115,4 +115,5 @@ def test_dcqcn_shares_a_marking_port_fairly(tmp_path: Path) -> None:
     flows = rows(folder / "flows.csv")
     print(ended, [(row["rank"], row["cnps"], row["delivered_ce"]) for row in flows])
     assert sum(int(row["cnps"]) for row in flows) > 0
+    assert {row[name] for row in flows for name in ("rtt_us", "lost", "ssthresh", "busy_us")} == {""}  # TCP knows these
     assert max(ended) / min(ended) < 1.1

@@ -102,10 +102,16 @@ def test_a_root_in_a_replica_s_own_group_is_its_own_rank() -> None:
         (tiny(4, "tp=2"), 8, "dp", "0 groups that are used are called 'dp' (there are dp-0-0, dp-0-1, tp-0-0, tp-0-1)"),
         (tiny(4, "ep=2"), 8, "dp-0-0", "group 'dp-0-0' does not join replicas: rank 0 would correspond to ranks "),
         (tiny(4, "cp=2"), 8, "dp-0-0", "group 'dp-0-0' does not join replicas: rank "),
+        (
+            tiny(8, "cp=2,tp=2"),
+            16,
+            None,
+            "group 'tp-0-0' joins replicas, 'dp-0-0' does not, and which is data-parallel is not said",
+        ),
         (tiny(4, "pp=4"), 8, None, "not data-parallel over all 4 ranks: group 'pp-0-1' (rank 0-1)"),
         (tiny(4, "pp=2"), 8, "pp-0-2", "ranks 0 and 2 do not call the same"),
     ],
-    ids=["either", "part", "unknown", "experts", "ring", "pipeline", "stages"],
+    ids=["either", "part", "unknown", "experts", "ring", "tensors", "pipeline", "stages"],
 )
 def test_what_can_t_be_scaled_says_why(trace: Trace, ranks: int, along: str | None, text: str) -> None:
     with pytest.raises(TraceError, match=re.escape(text)):
