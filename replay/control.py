@@ -170,8 +170,8 @@ class Result(msgspec.Struct, frozen=True, tag=True):
     """Everything measured at one rank.
 
     `issued`, `began`, `ended`: native int64 per op of the plan, ns after Go, -1 where it was not reached; `messages`: three
-    for each message (`replay.engine.Records` says what they mean). `finished_ns`: when the program ended; `verified`:
-    elements compared with `--verify`, else 0.
+    for each message (`replay.engine.Records` says what they mean). `finished_ns`: when the program ended; `flows`: None where
+    the connections are a library's, which does not tell of them; `verified`: elements compared with `--verify`, else 0.
     """
 
     rank: int
@@ -179,7 +179,7 @@ class Result(msgspec.Struct, frozen=True, tag=True):
     issued: bytes
     began: bytes
     ended: bytes
-    flows: tuple[Flow, ...]
+    flows: tuple[Flow, ...] | None
     verified: int
     messages: bytes = b""
     strain: Strain = Strain(0, 0, 0, 0)

@@ -57,7 +57,7 @@ def _result(result: control.Result, factor: Fraction) -> control.Result:
         finished_ns=_own(result.finished_ns, factor),
         **{name: _column(getattr(result, name), factor) for name in _TIMES},
         messages=_messages(result.messages, factor),
-        flows=tuple(_flow(flow, factor) for flow in result.flows),
+        flows=None if result.flows is None else tuple(_flow(flow, factor) for flow in result.flows),
     )
 
 

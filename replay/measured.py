@@ -39,7 +39,9 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip can hold: no clock of 
 def write_measurement(folder: Path, plan: Plan, network: Network, measured: Measurement) -> None:
     """Write every file. `network` is the run's as it is resolved, and the times are in its own time."""
     _write_operations(folder / "ops.npz", plan, measured.results)
-    flows = [msgspec.structs.asdict(flow) for _, result in sorted(measured.results.items()) for flow in result.flows]
+    flows = [
+        msgspec.structs.asdict(flow) for _, result in sorted(measured.results.items()) for flow in result.flows or ()
+    ]
     _write_rows(folder / "flows.csv", [field.name for field in msgspec.structs.fields(control.Flow)], flows)
     if measured.traffic:
         columns = [field.name for field in msgspec.structs.fields(control.Carried)]
@@ -50,12 +52,13 @@ def write_measurement(folder: Path, plan: Plan, network: Network, measured: Meas
     columns = [field.name for field in fields(OperationRow)]
     _write_rows(folder / "collectives.csv", columns, map(asdict, _by_size(recorded)))
     (folder / "timeline.json").write_bytes(perfetto.write(_first_steps(recorded))[0])
-    totals = {
+    totals: dict[str, int] = {
         "drops": sum(link.drops for link in measured.links),
         "marks": sum(link.marks for link in measured.links),
-        "retransmits": sum(int(flow["retransmits"]) for flow in flows),
         "verified": sum(result.verified for result in measured.results.values()),
     }
+    if all(result.flows is not None for result in measured.results.values()):
+        totals["retransmits"] = sum(int(flow["retransmits"]) for flow in flows)
     (folder / "totals.json").write_bytes(msgspec.json.encode(totals) + b"\n")
 
 

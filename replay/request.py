@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -58,6 +58,22 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def resolved_network(self) -> Network:
         return from_dict(self.network)
+
+
+class How(TypedDict, total=False):
+    """What a caller may say of a request besides the job and the network, as `Request` has it."""
+
+    ground: str
+    bed: str
+    image: str
+    fidelity: str
+    verify: bool
+    pcap: tuple[str, ...]
+    dilation: str
+    algorithms: tuple[str, ...]
+    segment: int
+    stall_s: float
+    library: str
 
 
 def parse_steps(text: str, count: int) -> tuple[int, int]:

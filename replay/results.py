@@ -153,7 +153,7 @@ def read_run(folder: Path) -> Run:
 
 
 def read_totals(folder: Path) -> dict[str, int]:
-    """`drops`, `marks`, `retransmits` and `verified` of a run that came to its end."""
+    """`drops`, `marks`, `verified` and, where flows are known, `retransmits` of a run that came to its end."""
     return msgspec.json.decode((folder / "totals.json").read_bytes(), type=dict[str, int])
 
 

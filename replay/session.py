@@ -7,10 +7,12 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Unpack
 
 import msgspec
 
 from emulator import buckets
+from emulator.dilation import dilate
 from emulator.ledger import Ledger
 from emulator.network import Network, to_dict
 from replay import control
@@ -24,8 +26,8 @@ from replay.grounds import GROUNDS, describe_kernel
 from replay.ideal import ideal_step_ns
 from replay.library.choice import check_library
 from replay.library.choice import statement as statement_of_library
-from replay.plan import DEFAULT_SEGMENT, lower
-from replay.request import STALL_S, Request, prepare, takes_costs
+from replay.plan import lower
+from replay.request import How, Request, prepare, takes_costs
 from replay.results import FORMAT, Run, RunFolder, read_evidence, read_holders, read_totals, summarise
 from replay.seats import load_seated
 from replay.truth import doubts
@@ -75,29 +77,61 @@ def read_job(path: Path, what_if: Sequence[str] = (), steps: str = "") -> Job:
     )
 
 
-def replay(
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request that can be done, on `network`, and what its result will rest on."""
+
+    request: Request
+    network: Network
+    assumed: tuple[str, ...]
+
+
+def ask(job: Job, network: Network, **how: Unpack[How]) -> Asked:
+    """`job` on `network`, checked; nothing is made.
+
+    Raises:
+        TraceError, NetworkError, MachineError: it can't be done so.
+    """
+    request = Request(
+        trace=str(job.path.resolve()),
+        trace_hash=job.trace_hash,
+        network=to_dict(network),
+        what_if=job.what_if,
+        steps=job.steps,
+        **how,
+    )
+    describe_kernel(request.ground)  # raises where there is none
+    check_links(network, request.pcap)
+    factor = read_dilation(request.dilation, request.ground)
+    dilate(network, factor)  # raises where it can't be
+    check_library(request, network, servers=bool(job.trace.servers), ordered=job.ordered)
+    rules, plan = request.algorithms, lower(job.trace, segment=request.segment)
+    chosen = with_algorithms(plan, rules, network)[1] if rules else ()
+    assumed = (
+        *job.assumed,
+        *([statement(factor)] if factor != 1 else []),
+        *statement_of_costs(network, takes_costs(request)),
+        *(statement_of_library(request.library) if request.library else chosen),
+        *in_bursts(fidelity_of(request.fidelity, network, job.held_back), job.held_back),
+    )
+    return Asked(request, network, assumed)
+
+
+def replay(job: Job, network: Network, folder: Path, **how: Unpack[How]) -> Run:
+    """`job` on `network`, as `ask` and `carry_out` say."""
+    return carry_out(job, ask(job, network, **how), folder)
+
+
+def carry_out(
     job: Job,
-    network: Network,
+    asked: Asked,
     folder: Path,
     *,
-    ground: str = "virtual",
-    bed: str = "netns",
-    image: str = "",
-    fidelity: str = "auto",
-    verify: bool = False,
-    pcap: Sequence[str] = (),
-    dilation: str = "1",
-    algorithms: Sequence[str] = (),
-    segment: int = DEFAULT_SEGMENT,
-    stall_s: float = STALL_S,
-    library: str = "",
     command: Sequence[str] = (),
     say: Callable[[Said], None] = lambda said: None,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> Run:
-    """Replay `job` on `network`, leave the run in `folder`, and return what `run.json` says then; `pcap`: links to capture;
-    `dilation`: as in `replay.dilation`; `algorithms`: rules as in `replay.choosers.rules`; `segment`: the most bytes of a
-    pipelined message; `stall_s`, `library`: as `Request` has it.
+    """Do what `asked` says of `job`, leave the run in `folder`, and return what `run.json` says then.
 
     The folder keeps what was measured also where the run fails, or its user stops it. Then `is_stopped`, which is asked when
     it breaks off, is true, and what there is of the run is returned.
@@ -105,44 +139,15 @@ def replay(
     Raises:
         TraceError, NetworkError, MachineError, BedError: as their names say.
     """
-    check_links(network, pcap)
-    factor = read_dilation(dilation, ground)
-    _, chosen = with_algorithms(lower(job.trace, segment=segment), algorithms, network) if algorithms else (None, ())
-    how = fidelity_of(fidelity, network, job.held_back)
-    request = Request(
-        trace=str(job.path.resolve()),
-        trace_hash=job.trace_hash,
-        network=to_dict(network),
-        what_if=job.what_if,
-        steps=job.steps,
-        ground=ground,
-        bed=bed,
-        image=image,
-        fidelity=fidelity,
-        verify=verify,
-        pcap=tuple(pcap),
-        dilation=dilation,
-        algorithms=tuple(algorithms),
-        segment=segment,
-        stall_s=stall_s,
-        library=library,
-    )
-    check_library(request, network, servers=bool(job.trace.servers), ordered=job.ordered)
-    hosts = statement_of_costs(network, takes_costs(request))
+    request = asked.request
     run = Run(
         format=FORMAT,
         tracebed=_version(),
         command=tuple(command),
         request=request,
-        kernel=describe_kernel(ground),
-        fidelity=how,
-        assumed=(
-            *job.assumed,
-            *([statement(factor)] if factor != 1 else []),
-            *hosts,
-            *(statement_of_library(library) if library else chosen),
-            *in_bursts(how, job.held_back),
-        ),
+        kernel=describe_kernel(request.ground),
+        fidelity=fidelity_of(request.fidelity, asked.network, job.held_back),
+        assumed=asked.assumed,
         status="running",
     )
     results = RunFolder(folder, job.trace.workers)
@@ -158,7 +163,7 @@ def replay(
 
     try:
         with Ledger(uuid.uuid4().hex[:8]) as ledger:
-            GROUNDS[ground](run.request, folder.resolve(), ledger, listen)
+            GROUNDS[request.ground](request, folder.resolve(), ledger, listen)
     except BaseException as error:
         if not is_stopped() and not isinstance(error, KeyboardInterrupt):
             results.write_run(msgspec.structs.replace(run, status="failed", error=str(error) or type(error).__name__))
@@ -172,7 +177,7 @@ def replay(
             raise
         return run
     summary = summarise(results, job.recorded_step_ns, job.ideal_step_ns, read_totals(folder), read_holders(folder))
-    why = doubts(read_evidence(folder)) if ground == "host" else ()
+    why = doubts(read_evidence(folder)) if request.ground == "host" else ()
     done = msgspec.structs.replace(run, status="complete", summary=summary, doubts=why)
     results.write_run(done)
     return done

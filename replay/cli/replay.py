@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,9 +17,8 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress, TaskID
 
-    from emulator.network import Network
     from replay.results import Run
-    from replay.session import Job
+    from replay.session import Asked, Job
 
 
 @click.command("replay", no_args_is_help=True)
@@ -157,14 +154,10 @@ def command(
     Example:
       tracebed replay resnet50.trace --network ethernet-10g,wan-continental --what-if compute=0.1
     """  # fmt: skip
-    from emulator.dilation import dilate
-    from replay.capture import check_links
     from replay.choosers.rules import read_rules, read_segment
     from replay.cli.network import split_settings
     from replay.cli.table import show
-    from replay.dilation import read_dilation
-    from replay.grounds import describe_kernel
-    from replay.session import load_network, read_job, replay
+    from replay.session import ask, load_network, read_job
 
     read_rules(algorithms)  # raises where one can't be read
     if image and bed != "docker":
@@ -172,27 +165,25 @@ def command(
     job = read_job(trace, what_if, steps)
     names = [name for text in networks for name in ([text] if Path(text).exists() else text.split(","))]
     resolved = [load_network(name, job, split_settings(settings)) for name in names]
-    describe_kernel(ground)  # raises where there is none: no folder is made then
-    factor = read_dilation(dilation, ground)
-    for network in resolved:  # both raise where it can't be so
-        check_links(network, pcap)
-        dilate(network, factor)
-    how = partial(
-        replay,
-        ground=ground,
-        bed=bed,
-        image=image,
-        fidelity=fidelity,
-        verify=verify,
-        pcap=pcap,
-        dilation=dilation,
-        algorithms=algorithms,
-        segment=read_segment(segment),
-        library=library or "",
-        stall_s=stall_s,
-        command=tuple(sys.argv),
-    )
-    runs, failures, stopped = _run_all(job, resolved, base, how, jobs or _side_by_side(ground))
+    asked = [
+        ask(
+            job,
+            network,
+            ground=ground,
+            bed=bed,
+            image=image,
+            fidelity=fidelity,
+            verify=verify,
+            pcap=pcap,
+            dilation=dilation,
+            algorithms=algorithms,
+            segment=read_segment(segment),
+            library=library or "",
+            stall_s=stall_s,
+        )
+        for network in resolved
+    ]
+    runs, failures, stopped = _run_all(job, asked, base, jobs or _side_by_side(ground))
     if as_json:
         import msgspec
 
@@ -212,11 +203,9 @@ def _side_by_side(ground: str) -> int:
     return len(os.sched_getaffinity(0)) if ground == "virtual" else 1
 
 
-def _run_all(
-    job: Job, networks: list[Network], base: Path, how: Callable[..., Run], jobs: int
-) -> tuple[list[tuple[Path, Run]], list[str], bool]:
+def _run_all(job: Job, asked: list[Asked], base: Path, jobs: int) -> tuple[list[tuple[Path, Run]], list[str], bool]:
     """Every run that came to its end, in order, with its folder; a line for each that did not; and whether the user stopped
-    them, and so some runs are not whole. `how` makes one, as `replay.session.replay` does.
+    them, and so some runs are not whole.
 
     Where they are stopped, or one shows that the input or the machine is at fault, the others are ended at once.
     """
@@ -245,22 +234,22 @@ def _run_all(
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    folders = [new_folder(base, job, network) for network in networks]
+    folders = [new_folder(base, job, each.network) for each in asked]
     stopped = Event()
     with Progress(*columns, console=Console(stderr=True)) as bars, ThreadPoolExecutor(jobs) as pool:
-        waiting: list[tuple[Network, Path, Future[Run]]] = []
+        waiting: list[tuple[Asked, Path, Future[Run]]] = []
         runs: list[tuple[Path, Run]] = []
         failures: list[str] = []
         try:
-            for network, folder in zip(networks, folders, strict=True):
-                bar = bars.add_task(f"{network.name}: waiting", total=job.trace.step_count, start=False)
-                run = pool.submit(_run_one, job, network, folder, how, bars, bar, stopped)
-                waiting.append((network, folder, run))
-            for network, folder, run in waiting:
+            for each, folder in zip(asked, folders, strict=True):
+                bar = bars.add_task(f"{each.network.name}: waiting", total=job.trace.step_count, start=False)
+                run = pool.submit(_run_one, job, each, folder, bars, bar, stopped)
+                waiting.append((each, folder, run))
+            for each, folder, run in waiting:
                 try:
                     runs.append((folder, run.result()))
                 except BedError as error:
-                    failures.append(f"{network.name}: {error} (what was measured is in {folder})")
+                    failures.append(f"{each.network.name}: {error} (what was measured is in {folder})")
         except BaseException as error:
             stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
@@ -286,30 +275,30 @@ def _end_children() -> None:
 
 def _run_one(
     job: Job,
-    network: Network,
+    asked: Asked,
     folder: Path,
-    how: Callable[..., Run],
     bars: Progress,
     bar: TaskID,
     stopped: Event,
 ) -> Run:
     from replay import control
     from replay.execute import Said, Up
+    from replay.session import carry_out
 
-    marks = 0
+    name, marks = asked.network.name, 0
 
     def say(said: Said) -> None:
         nonlocal marks
         if stopped.is_set():
             raise KeyboardInterrupt("stopped")
         if isinstance(said, Up):
-            bars.update(bar, description=f"{network.name}: {len(job.trace.programs)} ranks, {said.fidelity} fidelity")
+            bars.update(bar, description=f"{name}: {len(job.trace.programs)} ranks, {said.fidelity} fidelity")
         elif isinstance(said, control.Progress):
             marks += 1
             bars.update(bar, completed=marks // len(job.trace.workers))
 
     bars.start_task(bar)
-    bars.update(bar, description=f"{network.name}: starting")
-    run = how(job, network, folder, say=say, is_stopped=stopped.is_set)
-    bars.update(bar, description=f"{network.name}: done")
+    bars.update(bar, description=f"{name}: starting")
+    run = carry_out(job, asked, folder, command=sys.argv, say=say, is_stopped=stopped.is_set)
+    bars.update(bar, description=f"{name}: done")
     return run

@@ -33,4 +33,7 @@ def command(folders: tuple[Path, ...], as_json: bool) -> None:
     from replay.cli.table import show_why
 
     for folder, run, holders in found:
+        if not holders and run.request.library:
+            click.echo(f"{folder.name}: not known, as its messages are {run.request.library}'s")
+            continue
         show_why(folder.name, run.summary.step_mean_ns if run.summary else 0.0, holders)

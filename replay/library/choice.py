@@ -40,8 +40,8 @@ _KNOWN = {
         "torch",
         "replay.library.gloo",
         "operations by gloo of torch {version}: its own algorithms, connections and threads (two a group, so two operations of a "
-        "group may overlap); sums for reductions that it lacks; an operation's end is when its wait saw it, its begin and its "
-        "connections are not known; in virtual time its processor work is free",
+        "group may overlap); sums for reductions that it lacks; an operation's end is when its wait saw it; its begin, its "
+        "connections and what holds the steps are not known; in virtual time its processor work is free",
     ),
 }
 

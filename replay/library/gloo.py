@@ -7,8 +7,10 @@ largest. Importing this imports torch, which must be before the ranks are forked
 from __future__ import annotations
 
 import os
+import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -18,6 +20,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from replay.library.program import End, Library, World
 from replay.plan import RankPlan, Transfer
+from replay.transports.endpoint import PeerLostError
 from traces.program import Collective, CollectiveKind, DType, Recv, Send
 
 _PORT = "eth0"  # else gloo asks a resolver for the host's address
@@ -41,7 +44,11 @@ class _Gloo:
         warnings.simplefilter("ignore")  # of torch, about calls of its own that it will drop
         os.environ["GLOO_SOCKET_IFNAME"] = _PORT
         torch.set_num_threads(1)
-        self._world = world
+        self._rank, self._world = plan.rank, world
+        self._at = {
+            address: [rank for rank in world.ranks if addresses[rank][0] == address]
+            for address, _ in addresses.values()
+        }
         self._places = {rank: place for place, rank in enumerate(world.ranks)}
         self._me = self._places[plan.rank]
         self._meeting = addresses[world.ranks[0]]
@@ -64,15 +71,35 @@ class _Gloo:
 
     def start(self, transfer: Transfer) -> End:
         """An operation that is not waited for, as DistributedDataParallel starts them."""
+        with self._peers_named():
+            work = self._started(transfer)
+
+        def end() -> None:
+            with self._peers_named():
+                work.wait()
+
+        return end
+
+    @contextmanager
+    def _peers_named(self) -> Iterator[None]:
+        """Gloo names a connection that broke by the address at its other end."""
+        try:
+            yield
+        except RuntimeError as error:
+            if (gone := re.search(r"([^\]]*) by peer \[([^\]]*)\]", str(error))) is None:
+                raise
+            peers = " or ".join(map(str, self._at.get(gone[2], ["?"])))
+            raise PeerLostError(
+                f"rank {self._rank} lost its connection to rank {peers} ({gone[1].strip().lower()})"
+            ) from error
+
+    def _started(self, transfer: Transfer) -> Any:
         op = transfer.op
-        work: Any
         if isinstance(op, Collective):
-            work = self._collective(transfer, op)
-        else:
-            tag = self._world.tags[op.group, op.tag]
-            there, data = self._places[op.peer], _part(self._given if isinstance(op, Send) else self._taken, op)
-            work = dist.isend(data, there, tag=tag) if isinstance(op, Send) else dist.irecv(data, there, tag=tag)
-        return work.wait  # type: ignore[no-any-return]
+            return self._collective(transfer, op)
+        tag = self._world.tags[op.group, op.tag]
+        there, data = self._places[op.peer], _part(self._given if isinstance(op, Send) else self._taken, op)
+        return dist.isend(data, there, tag=tag) if isinstance(op, Send) else dist.irecv(data, there, tag=tag)
 
     def _collective(self, transfer: Transfer, op: Collective) -> Any:
         kind, size = op.kind, len(transfer.ranks)

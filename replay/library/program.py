@@ -20,7 +20,7 @@ End = Callable[[], object]
 
 
 class Library(Protocol):
-    """A communication library in one rank's process. RuntimeError where it fails."""
+    """A communication library in one rank's process. RuntimeError where it fails, PeerLostError where another rank is gone."""
 
     def connect(self) -> None:
         """Find the other ranks, and make every group. All ranks are there by now."""

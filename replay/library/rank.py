@@ -115,9 +115,10 @@ def _run(
             begin = talk.expect(control.Go).at_ns
             cpu, delayed = on_processor()
             runner.run(begin)
+        except PeerLostError as error:
+            raise PeerLostError(f"{error}; {runner.blocked()}") from error
         except RuntimeError as error:
-            kind = PeerLostError if " by peer" in str(error) else BedError
-            raise kind(f"rank {plan.rank}: {error}; {runner.blocked()}") from error
+            raise BedError(f"rank {plan.rank}: {error}; {runner.blocked()}") from error
         lasted, now_cpu, now_delayed = monotonic() - begin, *on_processor()
         times = runner.times
         result = control.Result(
@@ -126,7 +127,7 @@ def _run(
             issued=relative(times.issued, begin),
             began=relative(times.began, begin),
             ended=relative(times.ended, begin),
-            flows=(),
+            flows=None,
             verified=0,
             strain=control.Strain(lasted, now_cpu - cpu, now_delayed - delayed, runner.late_ns),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -129,9 +130,19 @@ def test_the_command(tmp_path: Path) -> None:
     refused = tracebed(*command, tmp_path / "refused")
     assert refused.returncode == 2
     assert "try --set costs=none" in refused.stderr
+    assert not (tmp_path / "refused").exists()
     done = tracebed(*command, tmp_path / "runs", "--set", "costs=none")
     assert done.returncode == 0, done.stderr
     assert "operations by gloo of torch" in " ".join(done.stdout.split())
     (folder,) = (tmp_path / "runs").iterdir()
     assert run_json(folder).request.library == "gloo"
     assert rows(folder / "flows.csv") == []
+    assert run_json(folder).summary.retransmits is None
+    assert tracebed("why", folder).stdout == f"{folder.name}: not known, as its messages are gloo's\n"
+
+
+def test_hosts_that_are_containers(needs: Callable[..., None], tmp_path: Path) -> None:
+    needs("dockerd", "docker")
+    trace = written(all_reduces(2, 4_000_000, steps=2), tmp_path)
+    netns, docker = (replayed(trace, NETWORK, tmp_path, library="gloo", bed=bed)[1] for bed in ("netns", "docker"))
+    assert step_times(netns) == step_times(docker)
