@@ -194,7 +194,7 @@ class _Crew:
                     found[rank] = message
             failures = {rank: message for rank, message in said if isinstance(message, control.Failed)}
             if failures or any(message is None for _, message in said):
-                raise self._why(failures)
+                raise self._why(failures, running=kind is control.Result)
         return found
 
     def _news(self, running: bool) -> Said:
@@ -219,12 +219,12 @@ class _Crew:
                 raise BedError(f"nothing has moved for {self._stall_s:.0f} s{down}: {waiting(states)}")
         return said
 
-    def _ask(self) -> tuple[dict[int, control.Status], Said]:
+    def _ask(self, without: Collection[int] = ()) -> tuple[dict[int, control.Status], Said]:
         """What every rank waits for, of those that answer soon; and what else they said meanwhile."""
         self.tell(control.Ask())
         states: dict[int, control.Status] = {}
         others: Said = []
-        while len(states) < len(self._workers) and (said := self._listen(_LAST_WORDS_S)):
+        while len(states) < len(self._workers) - len(without) and (said := self._listen(_LAST_WORDS_S, without)):
             for rank, message in said:
                 if isinstance(message, control.Status):
                     states[rank] = message
@@ -263,9 +263,9 @@ class _Crew:
             if told or not ready:
                 return told
 
-    def _why(self, failures: dict[int, control.Failed]) -> Exception:
+    def _why(self, failures: dict[int, control.Failed], *, running: bool) -> Exception:
         """The cause: a rank that ended without a word or failed by itself, rather than one that lost another. With the former,
-        what a rank that lost it was waiting for."""
+        what a rank that lost it was waiting for, or all others where none noticed."""
         silent: dict[int, None] = {}
         deadline = time.monotonic() + _LAST_WORDS_S
         while all(map(_lost_another, failures.values())) and not any(_lost(rank, failures) for rank in silent):
@@ -280,6 +280,8 @@ class _Crew:
         if silent:
             first = min(silent)
             waited = "".join(f"; {text}" for text in _lost(first, failures)[:1])
+            if running and not waited and (states := self._ask({*failures, *silent})[0]):
+                waited = f"; {waiting(states)}"
             return BedError(f"rank {first}'s process {self._workers[first].fate()}{waited}")
         cause = min(failures.values(), key=_lost_another)
         return _ERRORS.get(cause.kind, BedError)(_with_rank(cause))

@@ -22,7 +22,7 @@ from traces.steps import select
 
 GROUNDS = ("virtual", "host")
 BEDS = ("netns", "docker")
-LIBRARIES = ("gloo",)
+LIBRARIES = ("gloo", "mpi")
 FIDELITIES = ("auto", "packet", "burst")
 STALL_S = 900.0
 """About what TCP takes to give a path up (tcp_retries2, tcp(7))."""

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib.metadata import version
+from typing import Protocol, cast
 
 from emulator.errors import MachineError, NetworkError
 from emulator.network import Network
 from emulator.transport import NO_COSTS
 from replay.coordinator import Start
-from replay.library.program import World
+from replay.library.program import Make, World
 from replay.library.rank import start_rank
 from replay.plan import Plan, RankPlan
 from replay.request import Request, takes_costs
@@ -22,28 +19,17 @@ from traces.errors import TraceError
 
 _TCP: Mapping[str, object] = {"streams": 1, "mss": None, "nodelay": True, "pacing": None}
 """What a socket is told by whoever opens it; the rest of `tcp` a host tells all its sockets."""
+_EXTRAS = {"gloo": "torch", "mpi": "mpi"}
+"""Of tracebed, by library, each of which is the module of this package that is called so."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """`package`: what has to be installed, by `extra` of tracebed."""
+class _Module(Protocol):
+    """What such a module has: what the library is called, with its version; what to know of it; and how a rank's is made."""
 
-    package: str
-    extra: str
-    module: str
-    does: str
+    NAME: str
+    KNOWN: str
 
-
-_KNOWN = {
-    "gloo": _Known(
-        "torch",
-        "torch",
-        "replay.library.gloo",
-        "operations by gloo of torch {version}: its own algorithms, connections and threads (two a group, so two operations of a "
-        "group may overlap); sums for reductions that it lacks; an operation's end is when its wait saw it; its begin, its "
-        "connections and what holds the steps are not known; in virtual time its processor work is free",
-    ),
-}
+    def prepare(self, world: World) -> Make: ...
 
 
 def check_library(request: Request, network: Network, *, servers: bool, ordered: bool) -> None:
@@ -56,10 +42,12 @@ def check_library(request: Request, network: Network, *, servers: bool, ordered:
     """
     if not request.library:
         return
-    known, here = _KNOWN[request.library], f"--library {request.library}"
-    if importlib.util.find_spec(known.package) is None:
-        mend = f"pip install 'tracebed[{known.extra}]'"
-        raise MachineError(f"{here} needs {known.package}, which is not installed", mend=mend)
+    here = f"--library {request.library}"
+    try:
+        _module(request.library)
+    except (ImportError, RuntimeError) as error:  # mpi4py raises the latter where there is no MPI
+        mend = f"pip install 'tracebed[{_EXTRAS[request.library]}]'"
+        raise MachineError(f"{here} can't be used: {error}", mend=mend) from error
     refused = (
         (request.verify, "--verify", "it can't look into the library's messages"),
         (bool(request.algorithms), "--algorithm", "the library chooses its own"),
@@ -82,17 +70,22 @@ def check_library(request: Request, network: Network, *, servers: bool, ordered:
 
 def statement(library: str) -> tuple[str, ...]:
     """What whoever reads a result of a library's has to know."""
-    known = _KNOWN[library]
-    return (known.does.format(version=version(known.package)),)
+    module = _module(library)
+    return (
+        f"operations by {module.NAME}: {module.KNOWN}; sums for reductions that it lacks; an operation's end is when its wait saw "
+        "it; its begin, its connections and what holds the steps are not known; in virtual time its processor work is free",
+    )
 
 
 def starter(library: str, plan: Plan) -> Start:
     """Starts ranks of `plan` as `replay.worker.start_worker` does. The library is imported here, before any is forked."""
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns that hosts have no names
-    make = importlib.import_module(_KNOWN[library].module).make  # a replay.library.rank.Make
-    world = World.of(plan)
+    make = _module(library).prepare(World.of(plan))
 
     def start(own: RankPlan, addresses: Mapping[int, tuple[str, int]], options: WorkerOptions) -> Worker:
-        return start_rank(own, world, make, addresses, options)
+        return start_rank(own, make, addresses, options)
 
     return start
+
+
+def _module(library: str) -> _Module:
+    return cast(_Module, importlib.import_module(f"replay.library.{library}"))

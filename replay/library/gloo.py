@@ -14,15 +14,18 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-import torch
-import torch.distributed as dist
-from torch._C._distributed_c10d import TCPStore
-
-from replay.library.program import End, Library, World
+from replay.library.program import End, Library, Make, World, most_bytes
 from replay.plan import RankPlan, Transfer
 from replay.transports.endpoint import PeerLostError
 from traces.program import Collective, CollectiveKind, DType, Recv, Send
 
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns that hosts have no names
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
+
+NAME = f"gloo of torch {torch.__version__}"
+KNOWN = "its own algorithms, connections and threads (two a group, so two operations of a group may overlap)"
 _PORT = "eth0"  # else gloo asks a resolver for the host's address
 _NEVER = timedelta(days=365)  # whether a run stands still is for its coordinator to say
 _TYPES = {
@@ -54,7 +57,7 @@ class _Gloo:
         self._meeting = addresses[world.ranks[0]]
         self._store = self._meet() if self._me == 0 else None
         self._groups: dict[int, Any] = {}
-        largest = max((_nbytes(op) for op in plan.ops if isinstance(op, Transfer)), default=0)
+        largest = most_bytes(plan)
         self._given, self._taken = torch.zeros(largest, dtype=torch.uint8), torch.zeros(largest, dtype=torch.uint8)
 
     def _meet(self) -> TCPStore:
@@ -148,15 +151,10 @@ def _slots(memory: torch.Tensor, op: Collective, size: int) -> list[torch.Tensor
     return list(_part(memory, op, op.count * size).reshape(size, op.count).unbind())
 
 
-def _nbytes(transfer: Transfer) -> int:
-    """What it reads or writes at most, of either."""
-    call = transfer.call
-    return (
-        max(call.count * (1 if transfer.p2p else call.size), sum(call.send_splits), sum(call.recv_splits))
-        * call.itemsize
-    )
+def prepare(world: World) -> Make:
+    """Makes the library of one rank, in its process and on its host."""
 
+    def make(plan: RankPlan, addresses: Mapping[int, tuple[str, int]]) -> Library:
+        return _Gloo(plan, world, addresses)
 
-def make(plan: RankPlan, world: World, addresses: Mapping[int, tuple[str, int]]) -> Library:
-    """The library of one rank, in its process and on its host."""
-    return _Gloo(plan, world, addresses)
+    return make

@@ -51,6 +51,21 @@ class World:
         )
 
 
+Make = Callable[[RankPlan, Mapping[int, tuple[str, int]]], Library]
+"""Makes the library of one rank, in its process and on its host, from the addresses at which all ranks may listen."""
+
+
+def most_bytes(plan: RankPlan) -> int:
+    """What an operation of the rank reads or writes at most, of either."""
+    return max((_nbytes(op) for op in plan.ops if isinstance(op, Transfer)), default=0)
+
+
+def _nbytes(transfer: Transfer) -> int:
+    call = transfer.call
+    largest = max(call.count * (1 if transfer.p2p else call.size), sum(call.send_splits), sum(call.recv_splits))
+    return largest * call.itemsize
+
+
 @dataclass(frozen=True, slots=True)
 class Times:
     """As `replay.engine.Records` has them, of what a program can see of its library. Transfer: started; not known, so NEVER;

@@ -19,26 +19,23 @@ from typing import TypeVar
 from emulator.errors import BedError
 from replay import control
 from replay.engine import StepDone
-from replay.library.program import Library, Runner, World
+from replay.library.program import Make, Runner
 from replay.plan import RankPlan
 from replay.process import fork
 from replay.transports.endpoint import PeerLostError
 from replay.transports.timer import Timer
 from replay.worker import Worker, WorkerOptions, monotonic, on_processor, relative, reporting
 
-Make = Callable[[RankPlan, World, Mapping[int, tuple[str, int]]], Library]
 Wanted = TypeVar("Wanted", bound=control.FromCoordinator)
 _RECEIVED = 1  # the column of a device's bytes in /proc/net/dev (proc(5))
 
 
-def start_rank(
-    plan: RankPlan, world: World, make: Make, addresses: Mapping[int, tuple[str, int]], options: WorkerOptions
-) -> Worker:
+def start_rank(plan: RankPlan, make: Make, addresses: Mapping[int, tuple[str, int]], options: WorkerOptions) -> Worker:
     """Forks the process of `plan.rank`, as `replay.worker.start_worker` does."""
 
     def work(channel: socket.socket) -> int:
         talk = _Talk(channel)
-        return reporting(plan.rank, talk.say, lambda: _run(plan, world, make, addresses, talk, options))
+        return reporting(plan.rank, talk.say, lambda: _run(plan, make, addresses, talk, options))
 
     process = fork(work)
     return Worker(process.pid, process.control, plan.rank)
@@ -83,7 +80,6 @@ class _Talk:
 
 def _run(
     plan: RankPlan,
-    world: World,
     make: Make,
     addresses: Mapping[int, tuple[str, int]],
     talk: _Talk,
@@ -104,7 +100,7 @@ def _run(
             return control.Status(plan.rank, runner.blocked(), runner.computing, runner.finished, (), _heard_bytes())
 
         _be_quiet()
-        library = make(plan, world, addresses)
+        library = make(plan, addresses)
         runner = Runner(plan, library, monotonic, sleep_until, passed)
         talk.listen(status)
         try:
@@ -117,8 +113,8 @@ def _run(
             runner.run(begin)
         except PeerLostError as error:
             raise PeerLostError(f"{error}; {runner.blocked()}") from error
-        except RuntimeError as error:
-            raise BedError(f"rank {plan.rank}: {error}; {runner.blocked()}") from error
+        except RuntimeError as error:  # of a rank that is gone, a library may say no more than that something failed
+            raise PeerLostError(f"rank {plan.rank}: {error}; {runner.blocked()}") from error
         lasted, now_cpu, now_delayed = monotonic() - begin, *on_processor()
         times = runner.times
         result = control.Result(

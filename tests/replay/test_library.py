@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import sys
 from array import array
 
 import pytest
@@ -151,14 +151,26 @@ def test_costs_are_refused_where_they_would_be_applied() -> None:
 
 
 def test_a_library_that_is_missing_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MachineError, match=r"--library gloo needs torch.*pip install 'tracebed\[torch\]'"):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "replay.library.gloo", raising=False)
+    with pytest.raises(MachineError, match=r"--library gloo can't be used: .*torch.*pip install 'tracebed\[torch\]'"):
         check_library(ASKED, FREE, servers=False, ordered=False)
 
 
+@pytest.mark.usefixtures("mpi")
+def test_another_mpi_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others ask whoever starts their ranks in another way."""
+    from mpi4py import MPI
+
+    monkeypatch.setattr(MPI, "Get_library_version", lambda: "Open MPI v4.1.4")
+    monkeypatch.delitem(sys.modules, "replay.library.mpi", raising=False)
+    with pytest.raises(MachineError, match=r"--library mpi can't be used: mpi4py has found Open MPI v4.1.4, not MPICH"):
+        check_library(structs.replace(ASKED, library="mpi"), FREE, servers=False, ordered=False)
+
+
 @pytest.mark.torch
-@pytest.mark.usefixtures("torch")
+@pytest.mark.usefixtures("torch", "mpi")
 def test_every_library_says_what_its_results_rest_on() -> None:
-    for library in LIBRARIES:
+    for library, name in zip(LIBRARIES, ("gloo of torch ", "MPICH "), strict=True):
         (said,) = statement(library)
-        assert said.startswith(f"operations by {library} of ")
+        assert said.startswith(f"operations by {name}")
