@@ -58,6 +58,17 @@ def test_the_same_bytes_with_all_that_a_run_has(tmp_path: Path, needs: Callable[
         assert (plain / name).read_bytes() == (once / name).read_bytes() == (again / name).read_bytes(), name
 
 
+@pytest.mark.parametrize(("network", "what_if"), [("roce-25", "ps=2"), ("ethernet-10g", "byteps=2")])
+def test_the_same_bytes_by_rdma_and_with_servers(
+    network: str, what_if: str, tmp_path: Path, needs: Callable[..., None]
+) -> None:
+    needs("dockerd")
+    trace = written(overlapping(3, 500_000, steps=2), tmp_path)
+    plain, boxed = (replayed(trace, network, tmp_path, bed=bed, what_if=[what_if])[1] for bed in ("netns", "docker"))
+    for name in MEASURED:
+        assert (plain / name).read_bytes() == (boxed / name).read_bytes(), name
+
+
 def test_in_real_time(tmp_path: Path, needs: Callable[..., None]) -> None:
     """The fastest of its steps, for the machine may be busy in others."""
     needs("dockerd")
