@@ -70,12 +70,14 @@ class Pretend:
 
 @dataclass(frozen=True, slots=True)
 class StartSend:
-    """Queue a message of `nbytes` on `stream`; then call `sent`, when the last byte has left this process."""
+    """Queue a message of `nbytes` on `stream`; then call `sent`, when the last byte has left this process, or, if it is to be
+    `held` and is large, when the other end has it."""
 
     stream: Stream
     key: int
     nbytes: int
     data: memoryview | None
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +303,7 @@ class Engine:
                 nbytes = _nbytes(running, index)
                 if isinstance(task, Send):
                     self._sends[stream, key] = running, index
-                    send = StartSend(stream, key, nbytes, self._payload.outgoing(op, task))
+                    send = StartSend(stream, key, nbytes, self._payload.outgoing(op, task), task.held)
                     if self._outbox is None or transfer.p2p:
                         self._actions.append(send)
                     else:

@@ -207,7 +207,7 @@ class _Driver:
         for action in actions:
             if isinstance(action, StartSend):
                 self._started[action.stream] += 1
-                transport.send(action.stream, action.key, action.nbytes, action.data)
+                transport.send(action.stream, action.key, action.nbytes, action.data, held=action.held)
             elif isinstance(action, PostRecv):
                 self._posted[action.stream] += 1
                 transport.post(action.stream, action.key, action.nbytes, action.data)

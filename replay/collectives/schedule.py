@@ -57,12 +57,15 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Sends `count` elements at `offset` to `peer` once the tasks `after` are done."""
+    """Sends `count` elements at `offset` to `peer` once the tasks `after` are done; `held`: it is done when the peer has them,
+    where that is a large message's, and not when they have left.
+    """
 
     peer: int
     offset: int
     count: int
     after: tuple[int, ...] = ()
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)

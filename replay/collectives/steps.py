@@ -30,13 +30,14 @@ class Steps:
         self._turn, self._round, self._round_began = _NOBODY, _NOBODY, 0
 
     def send(self, peer: int, *spans: Span, in_turn: bool = False) -> None:
-        """Sends; `in_turn`: not before what was last sent in turn has left, as a program does whose sends return then."""
+        """Sends; `in_turn`: not before the peer has what was last sent in turn, as a program does whose sends return then: MPI's
+        of large messages, which a receiver takes first."""
         for offset, count in self._pieces(spans):
             after = self._written.of(offset, count) | self._round
             if in_turn:
                 after, self._turn = after | self._turn, frozenset({len(self._tasks)})
             self._sent.add(offset, count, len(self._tasks))
-            self._tasks.append(Send(peer, offset, count, _sorted(after)))
+            self._tasks.append(Send(peer, offset, count, _sorted(after), held=in_turn))
 
     def next_round(self) -> None:
         """What is sent from here on waits for all that was to be sent and received: for a copy of nothing that does."""

@@ -9,7 +9,7 @@ from replay.plan import Stream
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The kernel has taken the last byte of a message."""
+    """The kernel has taken the last byte of a message; or the other end has, if it was to be held."""
 
     stream: Stream
     key: int

@@ -14,7 +14,7 @@ from replay.transports.events import Event, Received, TimerExpired
 class Transport(Protocol):
     """What carries a running rank's messages."""
 
-    def send(self, stream: Stream, key: int, nbytes: int, data: memoryview | None) -> None: ...
+    def send(self, stream: Stream, key: int, nbytes: int, data: memoryview | None, *, held: bool = False) -> None: ...
 
     def post(self, stream: Stream, key: int, nbytes: int, data: memoryview | None) -> None: ...
 
@@ -42,11 +42,11 @@ class Handled:
         self._alarms = Alarms(transport.set_timer)
         self._events: list[Event] = []
 
-    def send(self, stream: Stream, key: int, nbytes: int, data: memoryview | None) -> None:
+    def send(self, stream: Stream, key: int, nbytes: int, data: memoryview | None, *, held: bool = False) -> None:
         """As the transport's, when the message has been handled."""
         now = self._clock()
         ready = self._handling.send(stream, now)
-        self._when(ready, now, lambda _: self._transport.send(stream, key, nbytes, data))
+        self._when(ready, now, lambda _: self._transport.send(stream, key, nbytes, data, held=held))
 
     def post(self, stream: Stream, key: int, nbytes: int, data: memoryview | None) -> None:
         """As the transport's."""

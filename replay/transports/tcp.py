@@ -29,6 +29,7 @@ from replay.collectives.schedule import part
 from replay.control import Flow
 from replay.costs import Copying, RankCosts, copying
 from replay.plan import MESSAGE_BITS, Stream
+from replay.transports.acknowledged import acknowledged, number_bytes, want
 from replay.transports.alarms import Alarms
 from replay.transports.endpoint import Endpoint, PeerLostError
 from replay.transports.events import ControlReady, Event, Received, Sent, TimerExpired
@@ -47,6 +48,8 @@ _LEAST_PART = 64 << 10
 """Bytes of a message from which on it pays to have more than one connection carry it: NCCL's MIN_CHUNKSIZE (net_socket.cc)."""
 _SINK = 64 << 20
 """Bytes that one call can drop. Address space only: with MSG_TRUNC the kernel writes nothing there (tcp(7))."""
+_EAGER = 64 << 10
+"""Bytes up to which a message is sent without the other end having to take it first: Open MPI's btl_tcp_eager_limit."""
 _PIECE = 64 << 10
 """Bytes that a host copies at a time: what the kernel hands over at once at most (GSO_MAX_SIZE, include/linux/netdevice.h)."""
 
@@ -116,13 +119,14 @@ class TcpTransport(Endpoint):
                 raise BedError(f"rank {self._rank}: {_at(address[:2])} connected, which is no rank that is expected")
             self._add(*end, sock)
 
-    def send(self, stream: Stream, key: int, nbytes: int, data: memoryview | None) -> None:
-        """Queues a message behind those of its stream; without `data`, any `nbytes` bytes."""
+    def send(self, stream: Stream, key: int, nbytes: int, data: memoryview | None, *, held: bool = False) -> None:
+        """Queues a message behind those of its stream; without `data`, any `nbytes` bytes. `held`: it counts as sent when the
+        other end has it, if it is large."""
         parts = self._parts(stream, key, nbytes)
-        whole = Whole(len(parts))
+        whole, held = Whole(len(parts)), held and nbytes > _EAGER
         for connection, start, size in parts:
             own = None if data is None else data[start : start + size]
-            connection.outgoing.append(Outgoing(whole, key, HEADER.pack(key, size), size, own))
+            connection.outgoing.append(Outgoing(whole, key, HEADER.pack(key, size), size, own, held))
             if not connection.mask & select.EPOLLOUT and not connection.copying:
                 self._write(connection)
 
@@ -184,12 +188,17 @@ class TcpTransport(Endpoint):
             raise PeerLostError(
                 f"rank {self._rank} can't connect to rank {stream.peer} at {_at(address)}: {error.strerror}"
             ) from error
+        number_bytes(sock)
         sock.sendall(_HELLO.pack(_MAGIC, self._rank, stream.lane, stream.p2p, number))
         return sock
 
     def _add(self, stream: Stream, number: int, sock: socket.socket) -> None:
         sock.setblocking(False)
         connection = Connection(stream, number, sock, copying(self._costs, stream))
+        if stream.peer > self._rank:
+            connection.written = _HELLO.size
+        else:
+            number_bytes(sock)
         self._connections[stream, number] = self._by_fd[sock.fileno()] = connection
         self._epoll.register(sock.fileno(), connection.mask)
 
@@ -200,6 +209,8 @@ class TcpTransport(Endpoint):
             self._epoll.modify(connection.socket.fileno(), mask)
 
     def _ready(self, connection: Connection, mask: int) -> None:
+        if mask & select.EPOLLERR and self._acknowledge(connection):
+            mask &= ~select.EPOLLERR
         if mask & (select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR):
             raise self._lost(connection, os.strerror(connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)))
         if mask & select.EPOLLOUT:
@@ -222,6 +233,8 @@ class TcpTransport(Endpoint):
             if connection.out and not connection.copied:
                 self._copy_out(connection, connection.out, message)
                 return
+            if message.held and message.left <= _POOL:
+                want(connection.socket, True)
             try:
                 taken, offered = self._push(connection.socket, message, connection.copied)
             except BlockingIOError:
@@ -229,14 +242,30 @@ class TcpTransport(Endpoint):
             except OSError as error:
                 raise self._lost(connection, str(error)) from error
             message.done += taken
+            connection.written += taken
             connection.copied -= taken
             if taken < offered:
                 self._interest(connection, select.EPOLLOUT, True)
                 return
             if not message.left:
                 connection.outgoing.popleft()
-                if message.whole.is_last():
-                    self._events.append(Sent(connection.stream, message.key))
+                if message.held:
+                    want(connection.socket, False)
+                    connection.unacknowledged.append((connection.written, message))
+                else:
+                    self._sent(connection, message)
+
+    def _sent(self, connection: Connection, message: Outgoing) -> None:
+        if message.whole.is_last():
+            self._events.append(Sent(connection.stream, message.key))
+
+    def _acknowledge(self, connection: Connection) -> bool:
+        """Whether the kernel has told that the other end has more, and not an error."""
+        had, have = connection.acknowledged, acknowledged(connection.socket, connection.acknowledged)
+        connection.acknowledged = have
+        while connection.unacknowledged and connection.unacknowledged[0][0] <= have:
+            self._sent(connection, connection.unacknowledged.popleft()[1])
+        return have > had
 
     def _copy_out(self, connection: Connection, lane: Copying, message: Outgoing) -> None:
         piece = min(message.left, _PIECE)

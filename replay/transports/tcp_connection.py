@@ -35,13 +35,14 @@ class Whole:
 
 @dataclass(slots=True)
 class Outgoing:
-    """A part of a message that goes out; `done` counts its header too."""
+    """A part of a message that goes out; `done` counts its header too, `held`: it is sent when the other end has it."""
 
     whole: Whole
     key: int
     header: bytes
     nbytes: int
     data: memoryview | None
+    held: bool = False
     done: int = 0
 
     @property
@@ -68,6 +69,8 @@ class Connection:
     """One of a stream's sockets and what is under way on it.
 
     `copied`: bytes of the message that goes out which the kernel may have. `copying`: the next ones are being copied.
+    `written`: bytes that the kernel has taken in all, `acknowledged`: of those the other end has, as far as that was asked for
+    messages, which then are in `unacknowledged`, each with the number of bytes up to its end.
     `taken_at`: when the last bytes that were read will have been copied; `paused`: none are read before.
     """
 
@@ -83,6 +86,8 @@ class Connection:
         self.taken_at = 0
         self.mask = select.EPOLLIN | select.EPOLLRDHUP
         self.outgoing: deque[Outgoing] = deque()
+        self.written = self.acknowledged = 0
+        self.unacknowledged: deque[tuple[int, Outgoing]] = deque()
         self.posted: dict[int, Incoming] = {}
         self.early: dict[int, Incoming] = {}
         self.header = bytearray()

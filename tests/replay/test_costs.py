@@ -120,7 +120,7 @@ class Wire:
         self.timers: list[int] = []
         self.coming: list[list[Event]] = []
 
-    def send(self, stream: Stream, key: int, nbytes: int, data: memoryview | None) -> None:
+    def send(self, stream: Stream, key: int, nbytes: int, data: memoryview | None, *, held: bool = False) -> None:
         self.sent.append(key)
 
     def post(self, stream: Stream, key: int, nbytes: int, data: memoryview | None) -> None:

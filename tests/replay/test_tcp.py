@@ -100,6 +100,35 @@ def test_a_message_goes_over_all_connections_in_parts_and_arrives_as_it_was(nbyt
         assert sum(flow.bytes_sent > 100 for flow in low.flows()) == min(3, nbytes // (64 << 10))
 
 
+@pytest.mark.parametrize("streams", [1, 3])
+def test_a_large_message_that_is_to_be_held_is_sent_when_the_other_end_has_it(streams: int) -> None:
+    """The send buffer takes all of it; the receive buffer only a part, until something is read."""
+    nbytes = 200_000  # as much as a send buffer may have on any machine
+    for low, high in pair(options=TcpOptions(streams=streams, send_buffer=208 << 10, recv_buffer=8 << 10)):
+        low.send(TO_1, 1, nbytes, None)
+        assert low.wait() == [Sent(TO_1, 1)]
+        low.send(TO_1, 2, nbytes, None, held=True)
+        low.set_timer(monotonic() + 20_000_000)
+        assert low.wait() == [TimerExpired()]
+        high.post(TO_0, 1, nbytes, None)
+        high.post(TO_0, 2, nbytes, None)
+        with ThreadPoolExecutor(1) as pool:
+            sent = pool.submit(low.wait)
+            received = high.wait()
+            while len(received) < 2:
+                received += high.wait()
+        assert received == [Received(TO_0, 1), Received(TO_0, 2)]
+        assert sent.result() == [Sent(TO_1, 2)]
+
+
+def test_a_small_message_is_sent_when_the_kernel_has_it_however_it_is_to_be_held() -> None:
+    for low, high in pair(options=TcpOptions(send_buffer=208 << 10, recv_buffer=8 << 10)):
+        low.send(TO_1, 1, 64 << 10, None, held=True)
+        assert low.wait() == [Sent(TO_1, 1)]
+        high.post(TO_0, 1, 64 << 10, None)
+        assert high.wait() == [Received(TO_0, 1)]
+
+
 def test_nothing_is_read_before_it_is_posted() -> None:
     """So the sender is held back: of a message far larger than both buffers, the kernel takes only a part."""
     for low, high in pair(options=TcpOptions(send_buffer=64 << 10, recv_buffer=64 << 10)):

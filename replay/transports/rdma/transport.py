@@ -177,8 +177,9 @@ class RdmaTransport(Endpoint):
         if asks:
             self._greet(connection)
 
-    def send(self, stream: Stream, key: int, nbytes: int, data: memoryview | None) -> None:
-        """Queues a message behind those of its stream; without `data`, any `nbytes` bytes."""
+    def send(self, stream: Stream, key: int, nbytes: int, data: memoryview | None, *, held: bool = False) -> None:
+        """Queues a message behind those of its stream; without `data`, any `nbytes` bytes. All are `held`: sent when they are
+        acknowledged."""
         connection = self._connections[stream]
         connection.outgoing[key] = _HEAD.pack(key, nbytes), nbytes, data
         connection.sender.queue(key, -(-(_HEAD.size + nbytes) // connection.payload))
