@@ -99,9 +99,9 @@ MISSED = {
     ("all_to_all", "direct"): 0.10,
 }
 """By how much these may be over for LARGE. Where several connections leave or meet at a port, TCP shares it between them, evenly
-only while windows are small. Direct exchanges are 0.1 % over where nothing ran before them, and 7 % once other operations have opened wide windows: some messages then end early and others late. In a double tree that
-probably lets the levels of both trees drift into each other (7 %; 1.6 % at 8 MiB). Acknowledgements are not it: they are under
-0.5 % of the bytes."""
+only while windows are small. Direct exchanges are 0.1 % over where nothing ran before them, and 7 % once other operations have
+opened wide windows: some messages then end early and others late. In a double tree that probably lets the levels of both trees
+drift into each other (7 %; 1.6 % at 8 MiB). Acknowledgements are not it: they are under 0.5 % of the bytes."""
 
 REST_NS = 100_000_000
 """Longer than an operation and shorter than TCP's RTO, 200 ms, after which an idle connection starts slowly again."""
