@@ -20,3 +20,8 @@ def test_every_example_is_installed_changed_and_read_back() -> None:
 def test_nothing_that_its_users_count_on_is_missing(needs: Callable[..., None]) -> None:
     needs("ip", "tc")
     assert run_guest("features") == []
+
+
+def test_programs_keep_their_floating_point_units() -> None:
+    """The kernel leaves them in the processes that run the programs as long as it can."""
+    assert run_guest("floats") == []
