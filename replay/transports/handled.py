@@ -39,14 +39,14 @@ class Handled:
         self._handling = handling
         self._added = added
         self._clock = clock
+        self._now = clock()  # when the transport last told something
         self._alarms = Alarms(transport.set_timer)
         self._events: list[Event] = []
 
     def send(self, stream: Stream, key: int, nbytes: int, data: memoryview | None, *, held: bool = False) -> None:
         """As the transport's, when the message has been handled."""
-        now = self._clock()
-        ready = self._handling.send(stream, now)
-        self._when(ready, now, lambda _: self._transport.send(stream, key, nbytes, data, held=held))
+        ready = self._handling.send(stream, self._now)
+        self._when(ready, self._now, lambda _: self._transport.send(stream, key, nbytes, data, held=held))
 
     def post(self, stream: Stream, key: int, nbytes: int, data: memoryview | None) -> None:
         """As the transport's."""
@@ -59,9 +59,11 @@ class Handled:
     def wait(self) -> list[Event]:
         """As the transport's: what has come is told when it has been handled."""
         while not self._events:
-            for event in self._transport.wait():
+            events = self._transport.wait()
+            self._now = self._clock()
+            for event in events:
                 if isinstance(event, TimerExpired):
-                    self._alarms.ring(self._clock())
+                    self._alarms.ring(self._now)
                 elif isinstance(event, Received):
                     self._came(event)
                 else:
@@ -70,9 +72,8 @@ class Handled:
         return events
 
     def _came(self, event: Received) -> None:
-        now = self._clock()
-        ready = self._handling.receive(event.stream, self._added(event.stream, event.key), now)
-        self._when(ready, now, lambda _: self._events.append(event))
+        ready = self._handling.receive(event.stream, self._added(event.stream, event.key), self._now)
+        self._when(ready, self._now, lambda _: self._events.append(event))
 
     def _when(self, ready: int, now: int, act: Act) -> None:
         if ready > now:

@@ -134,7 +134,7 @@ class Wire:
 
 
 def test_a_handled_transport_sends_and_tells_when_the_threads_are_done() -> None:
-    wire, times = Wire(), iter([0, 0, 500, 600, 1101])
+    wire, times = Wire(), iter([0, 500, 600, 1101])
     handled = Handled(wire, Handling(of(COSTS)), lambda stream, key: 0, lambda: next(times))
     handled.send(FAR, 7, 10, None)
     handled.send(NEAR, 8, 10, None)
