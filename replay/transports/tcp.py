@@ -340,8 +340,12 @@ class TcpTransport(Endpoint):
             self._complete(connection)
         if self._options.ahead or connection.posted:
             self._read(connection)
-            if connection.taken_at > now and not connection.paused:
+            if connection.paused:
+                return
+            if connection.taken_at > now:
                 self._pause(connection)
+            else:
+                self._interest(connection, select.EPOLLIN, True)
 
     def _announced(self, connection: Connection) -> Incoming:
         key, nbytes = HEADER.unpack(connection.header)

@@ -6,17 +6,22 @@ import os
 import select
 import signal
 import socket
+import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from emulator.errors import BedError, MachineError
+from emulator.transport import Costs
+from emulator.units import Duration, Rate
 from replay import control
+from replay.costs import OwnWork, RankCosts
 from replay.plan import Stream, lower
 from replay.transports.endpoint import PeerLostError
 from replay.transports.events import ControlReady, Received, Sent, TimerExpired
 from replay.transports.tcp import TcpTransport
+from replay.transports.tcp_connection import HEADER
 from replay.transports.tcp_options import TcpOptions
 from replay.worker import WorkerOptions, monotonic
 from tests.replay.job import bye, connect, free_addresses, gather, go, run_job, times, workers
@@ -127,6 +132,27 @@ def test_a_small_message_is_sent_when_the_kernel_has_it_however_it_is_to_be_held
         assert low.wait() == [Sent(TO_1, 1)]
         high.post(TO_0, 1, 64 << 10, None)
         assert high.wait() == [Received(TO_0, 1)]
+
+
+@pytest.mark.parametrize("copy", [Rate(8 * 10**8), Rate(10**15)], ids=["10 ns a byte", "nothing"])
+def test_a_header_may_come_in_parts_while_what_came_before_is_copied(copy: Rate) -> None:
+    addresses = free_addresses([0, 1])
+    costs = RankCosts(Costs(Duration(0), copy, None, None), frozenset({1}), OwnWork(), OwnWork())
+    with TcpTransport(1, [TO_0], addresses, TcpOptions(), costs=costs) as high, ThreadPoolExecutor(1) as pool:
+        accepted = pool.submit(high.connect)
+        with socket.create_connection(addresses[1]) as sender:
+            sender.sendall(struct.pack("<4sIiHH", b"TBED", 0, 0, 0, 0))
+            accepted.result()
+            for key in (1, 2):
+                high.post(TO_0, key, 100_000, None)
+            second = HEADER.pack(2, 100_000)
+            sender.sendall(HEADER.pack(1, 100_000) + bytes(100_000) + second[:7])
+            assert high.wait() == [Received(TO_0, 1)]
+            high.set_timer(monotonic() + 20_000_000)
+            assert high.wait() == [TimerExpired()]
+            sender.sendall(second[7:] + bytes(100_000))
+            high.set_timer(monotonic() + 5_000_000_000)
+            assert high.wait() == [Received(TO_0, 2)]
 
 
 def test_nothing_is_read_before_it_is_posted() -> None:
