@@ -17,8 +17,6 @@ _LARGE = 64 << 10
 """Bytes left of a message from which on it pays to set SO_RCVLOWAT (socket(7)) for it."""
 _PART = 16 << 10
 """The least that SO_RCVLOWAT is set to, about ten packets."""
-_GROWN = 1 << 20
-"""Bytes of receive buffer of which an eighth holds two bursts of 64 KiB."""
 _ALL = 1 << 62
 """More bytes than are ever sent."""
 
@@ -100,13 +98,11 @@ class Connection:
         """While much is left of a message, has epoll report a part of the receive buffer at a time, not each packet.
 
         The window that the sender sees shrinks by what lies unread. So the part is small, and nothing is asked for
-        before the buffer has grown: with an eighth from the start, a cold connection took longer to find its rate. A large
-        buffer can do without an eighth.
+        before the buffer has grown: with an eighth from the start, a cold connection took longer to find its rate.
         """
         low = self.low
         if low == 1 and left >= _LARGE:
-            buffer = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
-            part = buffer // (8 if buffer >= _GROWN else 32)
+            part = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 32
             low = part if part >= _PART else 1
         low = max(1, min(low, left))
         if low != self.low:
