@@ -22,7 +22,8 @@ from traces.steps import select
 
 GROUNDS = ("virtual", "host")
 BEDS = ("netns", "docker")
-LIBRARIES = ("gloo", "mpi")
+LIBRARIES = {"gloo": "torch", "mpi": "mpi"}
+"""The extra of tracebed that each needs; it is the module of replay.library that is called so."""
 FIDELITIES = ("auto", "packet", "burst")
 STALL_S = 900.0
 """About what TCP takes to give a path up (tcp_retries2, tcp(7))."""
@@ -36,7 +37,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     captured; `dilation` is by how much time is stretched while it runs, as in `replay.dilation`; `algorithms` are rules as in
     `replay.choosers.rules`, `segment` the most bytes of a pipelined message; after `stall_s`
     seconds of the run's own time in which nothing moves it is given up; `library` is whose operations run, one of
-    `replay.library.choice` or "" for ours.
+    LIBRARIES or "" for ours.
     """
 
     trace: str

@@ -15,6 +15,7 @@ from emulator import buckets
 from emulator.dilation import dilate
 from emulator.ledger import Ledger
 from emulator.network import Network, to_dict
+from emulator.shaping import Fidelity
 from replay import control
 from replay.capture import check_links
 from replay.choosing import with_algorithms
@@ -83,6 +84,8 @@ class Asked:
 
     request: Request
     network: Network
+    kernel: dict[str, str]
+    fidelity: Fidelity
     assumed: tuple[str, ...]
 
 
@@ -100,21 +103,22 @@ def ask(job: Job, network: Network, **how: Unpack[How]) -> Asked:
         steps=job.steps,
         **how,
     )
-    describe_kernel(request.ground)  # raises where there is none
+    kernel, fidelity = describe_kernel(request.ground), fidelity_of(request.fidelity, network, job.held_back)
     check_links(network, request.pcap)
     factor = read_dilation(request.dilation, request.ground)
     dilate(network, factor)  # raises where it can't be
     check_library(request, network, servers=bool(job.trace.servers), ordered=job.ordered)
-    rules, plan = request.algorithms, lower(job.trace, segment=request.segment)
-    chosen = with_algorithms(plan, rules, network)[1] if rules else ()
+    chosen: tuple[str, ...] = ()
+    if request.algorithms:
+        _, chosen = with_algorithms(lower(job.trace, segment=request.segment), request.algorithms, network)
     assumed = (
         *job.assumed,
         *([statement(factor)] if factor != 1 else []),
         *statement_of_costs(network, takes_costs(request)),
         *(statement_of_library(request.library) if request.library else chosen),
-        *in_bursts(fidelity_of(request.fidelity, network, job.held_back), job.held_back),
+        *in_bursts(fidelity, job.held_back),
     )
-    return Asked(request, network, assumed)
+    return Asked(request, network, kernel, fidelity, assumed)
 
 
 def replay(job: Job, network: Network, folder: Path, **how: Unpack[How]) -> Run:
@@ -145,8 +149,8 @@ def carry_out(
         tracebed=_version(),
         command=tuple(command),
         request=request,
-        kernel=describe_kernel(request.ground),
-        fidelity=fidelity_of(request.fidelity, asked.network, job.held_back),
+        kernel=asked.kernel,
+        fidelity=asked.fidelity,
         assumed=asked.assumed,
         status="running",
     )

@@ -17,7 +17,7 @@ from typing import TypeVar
 from emulator.errors import BedError
 from replay import control
 from replay.costs import Handling, RankCosts
-from replay.engine import NEVER, Action, Engine, PostRecv, SetTimer, StartSend, StepDone
+from replay.engine import NEVER, Action, Engine, PostRecv, Records, SetTimer, StartSend, StepDone
 from replay.payload import Verified
 from replay.plan import RankPlan, Stream
 from replay.process import Process, fork
@@ -116,25 +116,14 @@ def _run(
         engine = Engine(plan, payload)
         carrier = Handled(transport, Handling(options.costs), engine.added, clock) if options.costs else transport
         driver = _Driver(engine, carrier, channel, clock)
-        cpu, delayed = on_processor()
+        before = on_processor()
         try:
             driver.run(begin)
         except PeerLostError as error:
             raise PeerLostError(f"{error}; {engine.blocked()}") from error
-        lasted, now_cpu, now_delayed = clock() - begin, *on_processor()
-        records = engine.records
-        result = control.Result(
-            rank=plan.rank,
-            finished_ns=lasted,
-            issued=relative(records.issued, begin),
-            began=relative(records.began, begin),
-            ended=relative(records.ended, begin),
-            flows=transport.flows(),
-            verified=0 if payload is None else payload.checked,
-            messages=_since(records.messages, begin),
-            strain=control.Strain(lasted, now_cpu - cpu, now_delayed - delayed, driver.late_ns),
-        )
-        control.send(channel, result)
+        strain = strain_since(before, clock() - begin, driver.late_ns)
+        checked = 0 if payload is None else payload.checked
+        control.send(channel, result(plan.rank, engine.records, begin, strain, transport.flows(), checked))
         transport.settle()
         while not isinstance(message := control.from_coordinator(channel), control.Bye):
             driver.answer(message)
@@ -231,12 +220,39 @@ class _Driver:
         control.send(self._channel, status)
 
 
+def strain_since(before: tuple[int, int], lasted_ns: int, late_ns: int) -> control.Strain:
+    """That of a program which has just ended; `before`: `on_processor` when it began."""
+    cpu, delayed = (now - then for now, then in zip(on_processor(), before, strict=True))
+    return control.Strain(lasted_ns, cpu, delayed, late_ns)
+
+
+def result(
+    rank: int,
+    records: Records,
+    begin: int,
+    strain: control.Strain,
+    flows: tuple[control.Flow, ...] | None,
+    verified: int = 0,
+) -> control.Result:
+    """What a rank says at its end, with times that count from `begin`."""
+    return control.Result(
+        rank=rank,
+        finished_ns=strain.lasted_ns,
+        issued=_relative(records.issued, begin),
+        began=_relative(records.began, begin),
+        ended=_relative(records.ended, begin),
+        flows=flows,
+        verified=verified,
+        messages=_since(records.messages, begin),
+        strain=strain,
+    )
+
+
 def _since(messages: array[int], begin: int) -> bytes:
     """`Records.messages`, whose every third number is a time, with times that count from `begin`."""
     messages[2::3] = array("q", [at - begin for at in messages[2::3]])
     return messages.tobytes()
 
 
-def relative(times: array[int], begin: int) -> bytes:
-    """`times` as `control.Result` has them."""
+def _relative(times: array[int], begin: int) -> bytes:
     return array("q", [at if at == NEVER else at - begin for at in times]).tobytes()

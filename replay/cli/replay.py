@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     "--library",
     type=click.Choice(LIBRARIES),
     metavar="|".join(LIBRARIES),
-    help="Run the job with this library's own operations instead of ours: unmodified torch.distributed.",
+    help="Run the job with this library's own operations instead of ours: torch.distributed on gloo, or MPICH.",
 )
 @STEPS
 @click.option(

@@ -13,18 +13,16 @@ from replay.coordinator import Start
 from replay.library.program import Make, World
 from replay.library.rank import start_rank
 from replay.plan import Plan, RankPlan
-from replay.request import Request, takes_costs
+from replay.request import LIBRARIES, Request, takes_costs
 from replay.worker import Worker, WorkerOptions
 from traces.errors import TraceError
 
 _TCP: Mapping[str, object] = {"streams": 1, "mss": None, "nodelay": True, "pacing": None}
 """What a socket is told by whoever opens it; the rest of `tcp` a host tells all its sockets."""
-_EXTRAS = {"gloo": "torch", "mpi": "mpi"}
-"""Of tracebed, by library, each of which is the module of this package that is called so."""
 
 
 class _Module(Protocol):
-    """What such a module has: what the library is called, with its version; what to know of it; and how a rank's is made."""
+    """A library's module: what the library is called, with its version; what to know of it; and how a rank's is made."""
 
     NAME: str
     KNOWN: str
@@ -46,7 +44,7 @@ def check_library(request: Request, network: Network, *, servers: bool, ordered:
     try:
         _module(request.library)
     except (ImportError, RuntimeError) as error:  # mpi4py raises the latter where there is no MPI
-        mend = f"pip install 'tracebed[{_EXTRAS[request.library]}]'"
+        mend = f"pip install 'tracebed[{LIBRARIES[request.library]}]'"
         raise MachineError(f"{here} can't be used: {error}", mend=mend) from error
     refused = (
         (request.verify, "--verify", "it can't look into the library's messages"),

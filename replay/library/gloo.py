@@ -48,11 +48,8 @@ class _Gloo:
         os.environ["GLOO_SOCKET_IFNAME"] = _PORT
         torch.set_num_threads(1)
         self._rank, self._world = plan.rank, world
-        self._at = {
-            address: [rank for rank in world.ranks if addresses[rank][0] == address]
-            for address, _ in addresses.values()
-        }
-        self._places = {rank: place for place, rank in enumerate(world.ranks)}
+        self._addresses = addresses
+        self._places = world.places
         self._me = self._places[plan.rank]
         self._meeting = addresses[world.ranks[0]]
         self._store = self._meet() if self._me == 0 else None
@@ -91,7 +88,7 @@ class _Gloo:
         except RuntimeError as error:
             if (gone := re.search(r"([^\]]*) by peer \[([^\]]*)\]", str(error))) is None:
                 raise
-            peers = " or ".join(map(str, self._at.get(gone[2], ["?"])))
+            peers = " or ".join(str(rank) for rank in self._world.ranks if self._addresses[rank][0] == gone[2])
             raise PeerLostError(
                 f"rank {self._rank} lost its connection to rank {peers} ({gone[1].strip().lower()})"
             ) from error

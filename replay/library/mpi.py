@@ -84,7 +84,7 @@ class _Mpi:
 
     def __init__(self, plan: RankPlan, world: World, lines: Lines) -> None:
         self._world = world
-        self._places = {rank: place for place, rank in enumerate(world.ranks)}
+        self._places = world.places
         self._me = self._places[plan.rank]
         size = str(len(world.ranks))
         os.environ.update(_SETTINGS, PMI_FD=str(lines.take(self._me)), PMI_RANK=str(self._me), PMI_SIZE=size)

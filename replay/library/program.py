@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from replay.engine import NEVER, StepDone
+from replay.engine import NEVER, Records, StepDone
 from replay.plan import Plan, RankPlan, Transfer
 from traces.program import Collective, Compute, StepMark
 
@@ -38,6 +38,11 @@ class World:
     groups: Mapping[int, tuple[int, ...]]
     tags: Mapping[tuple[int, int], int]
 
+    @property
+    def places(self) -> dict[int, int]:
+        """Which of the ranks each is, from 0 on, as libraries number them."""
+        return {rank: place for place, rank in enumerate(self.ranks)}
+
     @classmethod
     def of(cls, plan: Plan) -> World:
         """The plan's."""
@@ -57,27 +62,15 @@ Make = Callable[[RankPlan, Mapping[int, tuple[str, int]]], Library]
 
 def most_bytes(plan: RankPlan) -> int:
     """What an operation of the rank reads or writes at most, of either."""
-    return max((_nbytes(op) for op in plan.ops if isinstance(op, Transfer)), default=0)
-
-
-def _nbytes(transfer: Transfer) -> int:
-    call = transfer.call
-    largest = max(call.count * (1 if transfer.p2p else call.size), sum(call.send_splits), sum(call.recv_splits))
-    return largest * call.itemsize
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """As `replay.engine.Records` has them, of what a program can see of its library. Transfer: started; not known, so NEVER;
-    seen to have ended, by the first Wait for it or at the program's end."""
-
-    issued: array[int]
-    began: array[int]
-    ended: array[int]
+    return max((op.call.nbytes for op in plan.ops if isinstance(op, Transfer)), default=0)
 
 
 class Runner:
-    """One rank. `sleep_until` blocks until a time of `clock`; `passed` is told of step marks."""
+    """One rank. `sleep_until` blocks until a time of `clock`; `passed` is told of step marks.
+
+    `times`: of what a program can see of its library. Transfer: started; not known, so NEVER; seen to have ended, by the first
+    Wait for it or at the program's end. No messages.
+    """
 
     def __init__(
         self,
@@ -88,7 +81,7 @@ class Runner:
         passed: Callable[[StepDone], None],
     ) -> None:
         issued, began, ended = (array("q", [NEVER]) * len(plan.ops) for _ in range(3))
-        self.times = Times(issued, began, ended)
+        self.times = Records(issued, began, ended, messages=array("q"))
         self.late_ns = 0
         self.computing = True  # until it may begin
         self.finished = False

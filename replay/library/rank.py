@@ -24,7 +24,7 @@ from replay.plan import RankPlan
 from replay.process import fork
 from replay.transports.endpoint import PeerLostError
 from replay.transports.timer import Timer
-from replay.worker import Worker, WorkerOptions, monotonic, on_processor, relative, reporting
+from replay.worker import Worker, WorkerOptions, monotonic, on_processor, reporting, result, strain_since
 
 Wanted = TypeVar("Wanted", bound=control.FromCoordinator)
 _RECEIVED = 1  # the column of a device's bytes in /proc/net/dev (proc(5))
@@ -109,25 +109,14 @@ def _run(
             library.connect()
             talk.say(control.Ready(plan.rank))
             begin = talk.expect(control.Go).at_ns
-            cpu, delayed = on_processor()
+            before = on_processor()
             runner.run(begin)
         except PeerLostError as error:
             raise PeerLostError(f"{error}; {runner.blocked()}") from error
         except RuntimeError as error:  # of a rank that is gone, a library may say no more than that something failed
             raise PeerLostError(f"rank {plan.rank}: {error}; {runner.blocked()}") from error
-        lasted, now_cpu, now_delayed = monotonic() - begin, *on_processor()
-        times = runner.times
-        result = control.Result(
-            rank=plan.rank,
-            finished_ns=lasted,
-            issued=relative(times.issued, begin),
-            began=relative(times.began, begin),
-            ended=relative(times.ended, begin),
-            flows=None,
-            verified=0,
-            strain=control.Strain(lasted, now_cpu - cpu, now_delayed - delayed, runner.late_ns),
-        )
-        talk.say(result)
+        strain = strain_since(before, monotonic() - begin, runner.late_ns)
+        talk.say(result(plan.rank, runner.times, begin, strain, flows=None))
         talk.expect(control.Bye)
 
 

@@ -187,12 +187,12 @@ class TcpTransport(Endpoint):
         sock = new_socket(address[0], self._options)
         try:
             sock.connect(address)
+            number_bytes(sock)
         except OSError as error:
             sock.close()
             raise PeerLostError(
                 f"rank {self._rank} can't connect to rank {stream.peer} at {_at(address)}: {error.strerror}"
             ) from error
-        number_bytes(sock)
         sock.sendall(_HELLO.pack(_MAGIC, self._rank, stream.lane, stream.p2p, number))
         return sock
 
@@ -202,7 +202,10 @@ class TcpTransport(Endpoint):
         if stream.peer > self._rank:
             connection.written = _HELLO.size
         else:
-            number_bytes(sock)
+            try:
+                number_bytes(sock)
+            except OSError as error:  # it has closed
+                raise self._lost(connection, str(error)) from error
         self._connections[stream, number] = self._by_fd[sock.fileno()] = connection
         self._epoll.register(sock.fileno(), connection.mask)
 
@@ -237,7 +240,7 @@ class TcpTransport(Endpoint):
             if connection.out and not connection.copied:
                 self._copy_out(connection, connection.out, message)
                 return
-            if message.held and message.left <= _POOL:
+            if message.held and message.left <= min(connection.copied, _POOL):
                 want(connection.socket, True)
             try:
                 taken, offered = self._push(connection.socket, message, connection.copied)
@@ -340,11 +343,9 @@ class TcpTransport(Endpoint):
             self._complete(connection)
         if self._options.ahead or connection.posted:
             self._read(connection)
-            if connection.paused:
-                return
-            if connection.taken_at > now:
+            if not connection.paused and connection.taken_at > now:
                 self._pause(connection)
-            else:
+            elif not connection.paused:
                 self._interest(connection, select.EPOLLIN, True)
 
     def _announced(self, connection: Connection) -> Incoming:

@@ -91,6 +91,13 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         command.communicate()
 
 
+def bare(folder: Path) -> Path:
+    """A network file whose links are not shaped, so any kernel can make them."""
+    network = folder / "bare.yaml"
+    network.write_text("topology: {star: {}}\nlink: {rate: unlimited}\n")
+    return network
+
+
 @pytest.fixture
 def on_virtual(lab: Path, start: Callable[..., Running], tmp_path: Path) -> Running:
     """100 steps in the lab kernel, packet by packet: a third of a second each."""
@@ -100,9 +107,8 @@ def on_virtual(lab: Path, start: Callable[..., Running], tmp_path: Path) -> Runn
 
 @pytest.fixture
 def on_host(root: None, start: Callable[..., Running], tmp_path: Path) -> Running:
-    """600 steps of 100 ms on this machine's kernel. No link is shaped, so any kernel can make them."""
-    network = tmp_path / "bare.yaml"
-    network.write_text("topology: {star: {}}\nlink: {rate: unlimited}\n")
+    """600 steps of 100 ms on this machine's kernel."""
+    network = bare(tmp_path)
     return start(written(computing(RANKS, 100_000_000, steps=600), tmp_path), "--network", network, "--on", "host")
 
 
@@ -112,8 +118,7 @@ def in_containers(
 ) -> Iterator[Running]:
     """The same with hosts that are containers, of a daemon of our own."""
     needs("dockerd", "docker")
-    network = tmp_path / "bare.yaml"
-    network.write_text("topology: {star: {}}\nlink: {rate: unlimited}\n")
+    network = bare(tmp_path)
     trace = written(computing(RANKS, 100_000_000, steps=600), tmp_path)
     with daemon():
         yield start(trace, "--network", network, "--on", "host", "--bed", "docker")
@@ -205,8 +210,7 @@ def test_a_rank_whose_operations_are_a_librarys_is_killed(
     library: str, said: str, start: Callable[..., Running], tmp_path: Path
 ) -> None:
     """Ranks of gloo's notice; those of MPICH's may wait for ever, and are asked."""
-    network = tmp_path / "bare.yaml"
-    network.write_text("topology: {star: {}}\nlink: {rate: unlimited}\n")
+    network = bare(tmp_path)
     trace = written(computing(RANKS, 100_000_000, steps=600), tmp_path)
     running = start(trace, "--network", network, "--on", "host", "--library", library)
     traces = Traces.of(running)

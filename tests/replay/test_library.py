@@ -10,9 +10,9 @@ from msgspec import structs
 
 from emulator.errors import MachineError, NetworkError
 from emulator.network import Network, load
-from replay.engine import NEVER, StepDone
+from replay.engine import NEVER, Records, StepDone
 from replay.library.choice import check_library, statement
-from replay.library.program import End, Runner, Times, World
+from replay.library.program import End, Runner, World
 from replay.plan import Transfer, lower
 from replay.request import LIBRARIES, Request
 from tests.replay.network import trace_of
@@ -42,7 +42,7 @@ class Pretended:
     def _to(self, at_ns: int) -> None:
         self.now = max(self.now, at_ns)
 
-    def run(self, ops: list[Op], begin: int = 0) -> tuple[Runner, Times]:
+    def run(self, ops: list[Op], begin: int = 0) -> tuple[Runner, Records]:
         plan = lower(trace_of({0: ops, 1: ops})).ranks[0]
         runner = Runner(plan, self, lambda: self.now, self.sleep_until, self.marks.append)
         runner.run(begin)
